@@ -225,16 +225,33 @@ def load(name: str) -> Agent | App:
         raise UsageError(failure(name, error)) from None
     except Exception as error:  # noqa: BLE001 - a module may raise anything
         raise UsageError(failure(name, error)) from None
+    owner = found
     for part in attribute.split("."):
         if not hasattr(found, part):
             known = [key for key, value in vars(found).items() if isinstance(value, Agent | App)]
             hint = f"; it contains: {', '.join(known)}" if known else ""
             raise UsageError(f"{name}: {module!r} has no {part!r}{hint}")
         found = getattr(found, part)
-    if not isinstance(found, Agent | App):
-        kind = type(found).__name__
-        raise UsageError(f"{name}: expected an Agent or an App, got {kind}")
-    return found
+    return found if isinstance(found, Agent | App) else _adopted(found, name, owner)
+
+
+def _adopted(found: Any, name: str, module: Any) -> Agent:
+    """Make an agent of another framework's object. Raises UsageError."""
+    from dragoman.bridges import adopt, frameworks
+
+    try:
+        agent = adopt(found, name.rpartition(":")[2], module)
+    except ImportError as error:
+        raise UsageError(failure(name, error)) from None
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+    if agent is None:
+        kind = found.__name__ if isinstance(found, type) else type(found).__name__
+        raise UsageError(
+            f"{name}: expected an Agent, an App, an executor of a2a-sdk, or an agent of "
+            f"{frameworks()}; got {kind}"
+        )
+    return agent
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -23,6 +23,14 @@ PYTHON: Mapping[str, Sequence[str]] = {
     "reference-0.2": ("a2a-sdk==0.2.16", "uvicorn>=0.34"),
     "python-a2a": ("python-a2a==0.5.10",),
 }
+SERVING = ("msgspec>=0.19", "uvicorn>=0.34,<0.55", "httptools>=0.6", "aiohttp>=3.12,<3.15")
+"""What `dragoman serve` needs in the environment of a framework."""
+FRAMEWORKS: Mapping[str, Sequence[str]] = {
+    "pydantic-ai": ("pydantic-ai-slim==2.66.0", *SERVING),
+    "executors-0.3": ("a2a-sdk[http-server]==0.3.26", *SERVING),
+    "langgraph": ("langgraph==1.2.20", "langchain-core==1.7.2", *SERVING),
+}
+"""Frameworks that bridges serve, and that `make test` wants."""
 BENCHMARKS: Mapping[str, Sequence[str]] = {"dbos": ("dbos==3.3.0",)}
 """Those that only the benchmarks want."""
 _WITH = {"@bufbuild/protobuf": "^2.10.2", "@grpc/grpc-js": "^1.11.0", "express": "^5.1.0"}
@@ -47,7 +55,7 @@ def ready(name: str) -> bool:
     """Whether nothing is going to be installed for this peer."""
     if name in NODE and _missing():
         return True
-    return name not in {*PYTHON, *NODE} or (FOLDER / name / "stamp").is_file()
+    return name not in {*PYTHON, *NODE, *FRAMEWORKS} or (FOLDER / name / "stamp").is_file()
 
 
 def python(name: str) -> Path:
@@ -58,7 +66,7 @@ def python(name: str) -> Path:
         pip = ("-m", "pip", "install", "--quiet", "--timeout=60", "--retries=2")
         _run("pip", folder, str(folder / "bin/python"), *pip, *wanted)
 
-    wanted = PYTHON[name] if name in PYTHON else BENCHMARKS[name]
+    wanted = {**PYTHON, **FRAMEWORKS, **BENCHMARKS}[name]
     return _made(name, [sys.version, sys.base_prefix, *wanted], make) / "bin/python"
 
 
@@ -115,7 +123,7 @@ def _run(name: str, folder: Path, *command: str) -> None:
 
 def install() -> None:
     """Install what is missing. What fails is tried again by the tests, which say why it fails."""
-    for names, make in ((NODE, node), (PYTHON, python)):
+    for names, make in ((NODE, node), (PYTHON, python), (FRAMEWORKS, python)):
         for name in names:
             with suppress(Absent, RuntimeError):
                 make(name)

@@ -1,0 +1,293 @@
+"""The common part of all bridges: it serves an agent of a framework as a dragoman agent.
+
+A bridge implements `Framework`: it runs the framework's agent until that ends or asks. Everything
+else is done here: what the framework asks becomes input-required or auth-required, its memory
+belongs to the conversation, its pauses are in the task's log, so that the answer may come to
+another replica after a crash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from dragoman import Agent, Message, Part, Turn, UserError
+
+T = TypeVar("T")
+Progress: TypeAlias = Literal["none", "tools", "all"]
+Approvals: TypeAlias = Literal["grant", "text"]
+
+LIMIT = 180 * 1024
+"""The most bytes of a framework's state. (As text in a log entry they are a third more.)"""
+YES = frozenset(
+    ("yes", "y", "ok", "okay", "sure", "approve", "approved", "accept", "allow", "go ahead")
+)
+USAGE = "urn:dragoman:usage:v1"
+"""The key of the metadata of the final status: what the run has cost."""
+
+
+class BridgeOptions(TypedDict, total=False):
+    """Options of every bridge."""
+
+    name: str
+    """The agent's name; by default, the framework's."""
+    description: str
+    version: str
+    key: str
+    """The agent's key in the store; by default, made of its name."""
+    tags: Sequence[str]
+    examples: Sequence[str]
+    progress: Progress
+    """What is reported while the agent works: nothing, the tools that it calls (the default), or
+    also their results."""
+    approvals: Approvals
+    """How a client approves a tool call: by a grant for exactly this call (the default), or, for
+    clients that cannot do that, by a `yes` in words."""
+    timeout: float
+    """How many seconds a conversation turn may take in all, with its questions; 30 days by
+    default."""
+
+
+class Question(Struct, frozen=True):
+    """What a framework waits for."""
+
+    id: str
+    text: str
+    approval: bool = False
+    operation: Any = None
+    """What is to be approved: any JSON value."""
+
+
+class Answer(Struct, frozen=True):
+    """What the client said to a question."""
+
+    id: str
+    text: str = ""
+    data: Any = None
+    approved: bool = False
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """How a run of a framework ended: with questions, or for good."""
+
+    state: bytes = b""
+    """What the framework needs to go on: after the answers, or in the next task of the
+    conversation."""
+    questions: tuple[Question, ...] = ()
+    result: Any = None
+    """A structured result, as JSON."""
+    usage: dict[str, Any] = {}
+
+
+class Framework(Protocol):
+    """What a bridge implements."""
+
+    package: str
+    """The name of the framework's distribution, whose version a saved state names."""
+    name: str
+    description: str
+    output: Any
+    """The type of structured results; None if they are text."""
+    logs_steps: bool
+    """It logs its own steps, such as calls of a model. Otherwise, a run up to its end or its
+    questions is one step."""
+
+    async def run(self, run: Run) -> Outcome:
+        """Run the agent until it ends or asks."""
+
+
+class Saved(Struct, frozen=True):
+    """A state, and which version of which framework saved it."""
+
+    framework: str
+    version: str
+    state: bytes
+
+
+class Run:
+    """What the framework's agent is to work on, and how it reports."""
+
+    def __init__(
+        self,
+        turn: Turn,
+        package: str,
+        progress: Progress,
+        saved: Saved | None = None,
+        answers: Sequence[Answer] = (),
+    ) -> None:
+        self.turn = turn
+        self.answers = tuple(answers)
+        """The answers to the questions of the run before; empty if this one is the first."""
+        self._package = package
+        self._progress = progress
+        self._saved = saved
+
+    @property
+    def text(self) -> str:
+        """The text of the client's message."""
+        return self.turn.text
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All parts of the client's message: text, data, files."""
+        return self.turn.message.parts
+
+    @property
+    def session(self) -> str:
+        """A name for this conversation that no other one has: of this agent, tenant, caller and
+        context."""
+        caller = self.turn.caller
+        names = (self._package, caller.tenant, caller.qualified, self.turn.context_id)
+        return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:32]
+
+    def load(self, decode: Callable[[bytes], T]) -> T | None:
+        """Decode the saved state; None if there is none. Fails the task with a clear message if
+        that is not possible."""
+        saved = self._saved
+        if saved is None or not saved.state:
+            return None
+        try:
+            if saved.framework != self._package:
+                raise ValueError(f"the agent uses {self._package} now")
+            return decode(saved.state)
+        except Exception as error:
+            now = version(self._package)
+            raise UserError(
+                f"The state of this conversation was saved by {saved.framework} {saved.version}, "
+                f"and {self._package} {now} cannot read it; start a new conversation"
+            ) from error
+
+    async def write(self, text: str, name: str = "") -> None:
+        """The next tokens of the answer."""
+        if text:
+            await self.turn.emit(self.turn.write(text, name=name))
+
+    async def tool(self, name: str) -> None:
+        """A tool is called."""
+        if self._progress != "none":
+            await self.turn.emit(self.turn.working(f"Calling {name}"))
+
+    async def detail(self, text: str) -> None:
+        """Something that only those want to know who asked for all."""
+        if self._progress == "all":
+            await self.turn.emit(self.turn.working(text[:2000]))
+
+    async def file(self, part: Part, name: str = "") -> None:
+        """A file that the agent made."""
+        await self.turn.emit(self.turn.artifact(part, name=name))
+
+
+def version(package: str) -> str:
+    """The installed version of a distribution."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "?"
+
+
+def fitting(
+    items: Sequence[T], encode: Callable[[list[T]], bytes], starts: Callable[[T], bool]
+) -> bytes:
+    """The latest of these items that are at most LIMIT bytes together, encoded. The first one of
+    them `starts` a turn of the conversation."""
+    left = list(items)
+    while len(data := encode(left)) > LIMIT and left:
+        drop = max(1, len(left) * (len(data) - LIMIT) // len(data))
+        while drop < len(left) and not starts(left[drop]):
+            drop += 1
+        left = left[drop:]
+    return data
+
+
+def data_of(message: Message) -> Any:
+    """The first data part of a message; None if there is none."""
+    return next((part.data for part in message.parts if part.data is not UNSET), None)
+
+
+def serve(framework: Framework, **options: Unpack[BridgeOptions]) -> Agent:
+    """Make an agent of a framework's agent."""
+    name = options.get("name") or framework.name or "Agent"
+    description = options.get("description") or framework.description or name
+    agent = Agent(
+        name,
+        description=description,
+        version=options.get("version", "1.0.0"),
+        key=options.get("key") or _slug(name),
+        input_modes=("text/plain", "application/json", "*/*"),  # the model decides what it can read
+        output_modes=("text/plain", "application/json"),
+    )
+    approvals, progress = options.get("approvals", "grant"), options.get("progress", "tools")
+    if approvals not in ("grant", "text") or progress not in ("none", "tools", "all"):
+        raise ValueError("approvals must be grant or text; progress must be none, tools or all")
+
+    async def converse(turn: Turn) -> Any:
+        outcome = await _converse(framework, turn, progress, approvals)
+        if outcome.result is not None:
+            await turn.emit(turn.artifact(outcome.result, name="result"))
+        if outcome.usage:
+            await turn.emit(turn.complete(metadata={USAGE: outcome.usage}))
+
+    converse.__name__ = _slug(name).replace("-", "_")
+    converse.__doc__ = description
+    agent.skill(
+        tags=tuple(options.get("tags", ())) or (framework.package,),
+        examples=options.get("examples", ()),
+        durable=True,
+        one_at_a_time="context",
+        timeout=options.get("timeout", 30 * 86400.0),
+    )(converse)
+    return agent
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "agent"
+
+
+async def _converse(
+    framework: Framework, turn: Turn, progress: Progress, approvals: Approvals
+) -> Outcome:
+    package = framework.package
+    kept = await turn.context_saved()
+    saved = msgspec.convert(kept, Saved) if isinstance(kept, dict) else None
+    run = Run(turn, package, progress, saved)
+    while True:
+        if framework.logs_steps:
+            outcome = await framework.run(run)
+        else:
+            outcome = await turn.step("run", framework.run, run, returns=Outcome)
+        saved = Saved(package, version(package), outcome.state)
+        if not outcome.questions:
+            break
+        answers = [await _answer(turn, question, approvals) for question in outcome.questions]
+        run = Run(turn, package, progress, saved, answers)
+    await turn.save_context(msgspec.to_builtins(saved))
+    return outcome
+
+
+async def _answer(turn: Turn, question: Question, approvals: Approvals) -> Answer:
+    """Ask the client one question."""
+    if not question.approval:
+        said = await turn.ask_for(question.text)
+        return Answer(question.id, said.text, data_of(said))
+    if approvals == "text":
+        said = await turn.ask_for(question.text)
+        return Answer(question.id, said.text, approved=_agrees(said.text))
+    while True:
+        asked = turn.require_auth(question.text, operation=question.operation)
+        said = await turn.ask_for(asked)
+        if await turn.granted(question.operation):
+            return Answer(question.id, said.text, approved=True)
+        if turn.approval is not None and not turn.approval.approved:
+            return Answer(question.id, said.text)
+        # words approve nothing: ask again
+
+
+def _agrees(text: str) -> bool:
+    return text.strip().strip(".!").lower() in YES

@@ -1,0 +1,109 @@
+"""Serves an agent of another framework by `dragoman serve`, in an environment that has it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+
+from tests.interop.peers import environments
+
+ROOT = Path(__file__).resolve().parents[3]
+PATIENCE = 30.0
+
+
+class Framework(NamedTuple):
+    """A framework, the object that is served, and what it cannot do."""
+
+    environment: str
+    served: str
+    lacks: frozenset[str] = frozenset()
+
+
+FRAMEWORKS = {
+    "pydantic-ai": Framework("pydantic-ai", "pydantic_ai_agent:agent"),
+    "langgraph": Framework("langgraph", "langgraph_agent:graph", frozenset(("tools",))),
+}
+EXECUTORS = {
+    "a2a-sdk 1.x": Framework("", "executor_agent:Desk"),
+    "a2a-sdk 0.3": Framework("executors-0.3", "older_executor_agent:Desk"),
+}
+
+
+class Desk:
+    """A process that serves the agent; it can be killed and started again."""
+
+    def __init__(self, framework: Framework, folder: Path, *options: str) -> None:
+        self._framework = framework
+        self._folder = folder
+        self._options = options
+        self._process: subprocess.Popen[str] | None = None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    @property
+    def done(self) -> list[str]:
+        """What the agent has done, in order."""
+        file = self._folder / "effects"
+        return file.read_text().split("\n")[:-1] if file.exists() else []
+
+    def start(self) -> None:
+        """Serve, and wait until it answers."""
+        named = self._framework.environment
+        python = environments.python(named) if named else Path(sys.executable)
+        sources = (ROOT / "src", Path(__file__).parent / "agents", ROOT)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, sources)),
+            "EFFECTS": str(self._folder / "effects"),
+            "DRAGOMAN_POLL": "0.1",
+            "DRAGOMAN_LEASE": "5",
+        }
+        command = (str(python), "-W", "ignore", "-m", "dragoman", "serve", self._framework.served)
+        store = f"sqlite:///{self._folder / 'desk.db'}"
+        with (self._folder / "log").open("a") as log:
+            self._process = subprocess.Popen(
+                [*command, "--port", str(self._port), "--store", store, *self._options],
+                cwd=self._folder,
+                env=environment,
+                stderr=log,
+                text=True,
+            )
+        until = time.monotonic() + PATIENCE
+        while True:
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"it did not start: {self.log}")
+            try:
+                if httpx.get(f"{self.url}/readyz").status_code == 200:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+
+    @property
+    def log(self) -> str:
+        """What the server has logged."""
+        return (self._folder / "log").read_text()
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it in order."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()

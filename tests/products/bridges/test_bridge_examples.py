@@ -1,0 +1,62 @@
+"""The examples of the bridges are served and answer; what is no agent is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from dragoman import TaskState
+from dragoman.client import Client
+from tests.harness.command import run
+from tests.interop.peers.environments import Absent
+from tests.products.bridges.desk import Desk, Framework
+
+C = TaskState.COMPLETED
+EXAMPLES = {
+    "pydantic-ai": ("pydantic_ai_agent:assistant", "Weather", "It is sunny."),
+    "langgraph": ("langgraph_agent:graph", "Planner", "A trip to Rome"),
+    "": ("executor:Echo", "Echo", "Rome"),
+}
+
+
+@pytest.mark.parametrize("environment", EXAMPLES)
+async def test_an_example_is_served(environment: str, tmp_path: Path) -> None:
+    served, name, answer = EXAMPLES[environment]
+    desk = Desk(Framework(environment, f"examples.bridges.{served}"), tmp_path)
+    try:
+        await asyncio.to_thread(desk.start)
+    except Absent as absent:
+        pytest.skip(f"{environment}: {absent}")
+    try:
+        async with asyncio.timeout(30), Client.connect(desk.url) as client:
+            assert client.card.name == name
+            result = await client.send("Rome")
+            if result.state is TaskState.INPUT_REQUIRED and result.task is not None:
+                result = await client.send("Rome", task=result.task.id)
+            assert result.text == answer
+    finally:
+        desk.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("agent = 5", "got int"),
+        ("agent = object", "got object"),
+        (
+            "from a2a.server.agent_execution import AgentExecutor\n"
+            "class agent(AgentExecutor):\n"
+            "    async def execute(self, context, queue): ...\n"
+            "    async def cancel(self, context, queue): ...\n",
+            "an executor needs its card",
+        ),
+    ],
+)
+def test_what_is_no_agent_is_refused(tmp_path: Path, code: str, words: str) -> None:
+    (tmp_path / "mine.py").write_text(code)
+    found = run(tmp_path, "serve", "mine:agent", "--port", "0")
+    assert found.returncode == 2
+    assert words in found.stderr
+    assert "Traceback" not in found.stderr
