@@ -10,6 +10,9 @@ VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info
 endif
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+# Tests start hundreds of processes; without bytecode each of them would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+COMPILE := $(BIN)/python -m compileall -q src
 BENCH_STAMP := $(VENV)/.bench
 
 .DEFAULT_GOAL := help
@@ -35,10 +38,13 @@ demo: $(STAMP)
 	@$(BIN)/dragoman demo $(if $(ONCE),--once)
 
 test: $(STAMP)
+	@$(COMPILE)
 	@$(MAKE) --no-print-directory -j2 check peers
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -rs --durations=30
+	@# tests wait for about as long as they compute: four processes keep two cores busy
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -rs --durations=30
 
 fast: $(STAMP)
+	@$(COMPILE)
 	TESTS_FAST=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" tests/unit tests/contract tests/docs
 
 docs: $(STAMP)
@@ -48,7 +54,7 @@ interop: $(STAMP)
 	INTEROP=full $(BIN)/python -m pytest -p tests.interop.report -n 2 --dist loadfile -rs tests/interop
 
 soak: $(STAMP)
-	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest -n 2 --dist loadfile tests/contract tests/unit tests/client
+	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest -n 2 --dist loadfile tests/contract tests/unit tests/client tests/faults/test_bytes.py
 	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/faults/cluster tests/security -x -s
 
 fuzz: $(STAMP)

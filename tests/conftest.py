@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -54,6 +55,16 @@ def pytest_configure() -> None:
     is not inherited; this one does nothing, so the test run itself still ignores the signal."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda *_: None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
+    """Collect the tests without the garbage collector, which would only look at what stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 SERVERS = {"postgres", "nats", "redis"}

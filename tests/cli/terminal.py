@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.harness import trust
+
 PATIENCE = 20
 UNWANTED = {"NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"}
 _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x01|\x02")
@@ -42,7 +44,13 @@ class Terminal:
             stderr=slave,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            env={**known, "TERM": "xterm", "XDG_STATE_HOME": str(home), **(environment or {})},
+            env={
+                **trust.ENVIRONMENT,
+                **known,
+                "TERM": "xterm",
+                "XDG_STATE_HOME": str(home),
+                **(environment or {}),
+            },
         )
         os.close(slave)
         self.raw = ""

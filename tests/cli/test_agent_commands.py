@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +18,8 @@ from dragoman.cli.terminal_output import Screen
 from dragoman.client import Result
 from dragoman.model.errors import Unavailable
 from dragoman.model.types import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
+from tests.harness import trust
+from tests.harness.forked_command import forked
 from tests.harness.server import serving
 
 
@@ -63,14 +66,8 @@ async def url() -> AsyncIterator[str]:
 
 async def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
     """The command in a process of its own: status, output, errors."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "dragoman", *arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 30)
-    return process.returncode or 0, out.decode(), err.decode()
+    known = {**trust.ENVIRONMENT, **os.environ}
+    return await forked(*arguments, stdin=stdin, environment=known)
 
 
 async def test_card(url: str) -> None:
@@ -293,7 +290,8 @@ async def test_credentials_do_not_go_over_plain_http(tmp_path: Path, url: str) -
     status, _, err = await run("send", f"{tmp_path}/card.json", "hi", "--bearer", "sesame")
     assert (status, "plain HTTP" in err, "--insecure-http" in err) == (1, True, True)
     status, _, err = await run(
-        "send", f"{tmp_path}/card.json", "hi", "--bearer", "sesame", "--insecure-http"
+        *("send", f"{tmp_path}/card.json", "hi", "--bearer", "sesame", "--insecure-http"),
+        *("--timeout", "1s"),
     )
     assert (status, "agent.invalid" in err) == (3, True)
 

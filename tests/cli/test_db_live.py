@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -149,6 +150,9 @@ def test_importing_beside_a_server(here: Path) -> None:
         served.until(asked, "COMPLETED")
         assert run(here, "db", "import", "less.jsonl", "--replace").returncode == 0
         served.until(asked, "INPUT_REQUIRED")
+        # it is shown at once, but a message gets the context that the server remembers until it
+        # looks again, and nothing says that it has
+        time.sleep(0.3)
         follow_up(served, asked, "once more")
         assert served.until(asked, "COMPLETED")["history"][-1]["parts"] == [{"text": "once more"}]
         assert total(served) == 5

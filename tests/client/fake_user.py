@@ -12,6 +12,7 @@ import pytest
 
 from dragoman.client import LoginPrompt, OAuth, oauth
 from tests.client.authorization_server import SECRET, Authority
+from tests.harness.trust import NOBODY
 
 
 def robot(authority: Authority, **options: Any) -> OAuth:
@@ -31,7 +32,7 @@ def fields(url: str) -> dict[str, str]:
 
 async def visit(url: str) -> httpx.Response:
     """Open a URL in a browser, and go wherever that leads."""
-    async with httpx.AsyncClient(follow_redirects=True, timeout=10) as browser:
+    async with httpx.AsyncClient(follow_redirects=True, timeout=10, verify=NOBODY) as browser:
         return await browser.get(url)
 
 

@@ -32,6 +32,7 @@ from tests.harness.app import RunningApp
 from tests.harness.clients import Failed, JsonRpc
 from tests.harness.gate import Gate
 from tests.harness.server import serving
+from tests.harness.trust import NOBODY
 
 SOON = 3.0
 """Long enough for what takes a tenth of a second."""
@@ -106,7 +107,7 @@ async def misbehaving(
     unseen: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: unseen.append(context["message"]))
-    async with serving(app) as url, httpx.AsyncClient(timeout=10) as http:
+    async with serving(app) as url, httpx.AsyncClient(timeout=10, verify=NOBODY) as http:
         try:
             found = MisbehavingAgent(app, url, http)
             yield found

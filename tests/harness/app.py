@@ -13,6 +13,7 @@ import httpx
 from dragoman import Agent, App
 from tests.harness.clients import Binding, Grpc
 from tests.harness.server import serving
+from tests.harness.trust import NOBODY
 
 
 class RunningApp:
@@ -64,7 +65,7 @@ class RunningApp:
 @asynccontextmanager
 async def running(app: App, **options: Any) -> AsyncIterator[RunningApp]:
     """Serve an application until the block ends. The options are those of its HTTP client."""
-    options.setdefault("timeout", 20)
+    options = {"timeout": 20, "verify": NOBODY, **options}
     async with serving(app) as url, httpx.AsyncClient(**options) as http:
         found = RunningApp(app, url, http)
         try:

@@ -17,6 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.harness import trust
+from tests.harness.trust import trusted
+
 AGENTS = '''
 """Agents to serve."""
 
@@ -83,7 +86,7 @@ number = 5
 def environment(**more: str) -> dict[str, str]:
     """Return environment variables without dragoman's settings, except the given ones."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-    return known | {"PYTHONDONTWRITEBYTECODE": "1"} | more
+    return trust.ENVIRONMENT | known | {"PYTHONDONTWRITEBYTECODE": "1"} | more
 
 
 def run(here: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -124,7 +127,9 @@ class ServerProcess:
         """Start a task without waiting for its end."""
         known = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}], **message}
         body = {"message": known, "configuration": {"returnImmediately": True}}
-        response = httpx.post(f"{self.url}/message:send", json=body, timeout=20)
+        response = httpx.post(
+            f"{self.url}/message:send", json=body, timeout=20, verify=trusted(self.url)
+        )
         found: dict[str, Any] = response.raise_for_status().json()["task"]
         return found
 
@@ -132,7 +137,9 @@ class ServerProcess:
         """Wait until a task is in a state, and return it."""
 
         def look() -> dict[str, Any] | None:
-            found: dict[str, Any] = httpx.get(f"{self.url}/tasks/{task}").json()
+            found: dict[str, Any] = httpx.get(
+                f"{self.url}/tasks/{task}", verify=trusted(self.url)
+            ).json()
             return found if found["status"]["state"].endswith(states) else None
 
         return eventually(look)
@@ -180,8 +187,11 @@ def server_process(
         assert process.poll() is None, log.read_text()
         if match := re.search(r"card (https?://127\.0\.0\.1:\d+)", log.read_text()):
             found.url = match[1]
+        if not found.url:
+            return False
         try:
-            return httpx.get(f"{found.url}/readyz").status_code == 200
+            address = f"{found.url}/readyz"
+            return httpx.get(address, verify=trusted(address)).status_code == 200
         except httpx.HTTPError:
             return False
 

@@ -49,7 +49,8 @@ def sqlite(folder: Path, **options: Any) -> Store:
 
 
 _shared: list[Postgres] = []
-_schemas = count()
+_schemas: list[str] = []
+_numbers = count()
 
 
 def database() -> str:
@@ -59,9 +60,10 @@ def database() -> str:
         server.start()
         atexit.register(server.close)
         _shared.append(server)
-    name = f"s{next(_schemas)}"
-    _shared[0].sql(f"CREATE SCHEMA {name}")
-    return f"{_shared[0].dsn()}?search_path={name}"
+    if not _schemas:  # many at once: psql takes longer to start than to create them
+        _schemas.extend(f"s{next(_numbers)}" for _ in range(50))
+        _shared[0].sql("; ".join(f"CREATE SCHEMA {name}" for name in _schemas))
+    return f"{_shared[0].dsn()}?search_path={_schemas.pop()}"
 
 
 def postgres(folder: Path, **options: Any) -> Store:

@@ -18,6 +18,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.harness.trust import NOBODY
+
 MODULE = '''
 """What is served."""
 
@@ -110,7 +112,7 @@ def running(name: str, here: Path) -> Iterator[Server]:
         deadline = time.monotonic() + 20
         while True:
             try:
-                httpx.get(f"{url}/readyz").raise_for_status()
+                httpx.get(f"{url}/readyz", verify=NOBODY).raise_for_status()
                 break
             except httpx.HTTPError:
                 assert process.poll() is None, log.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -70,6 +71,26 @@ def test_the_slowest_tests_are_printed() -> None:
 
 
 def test_what_is_left_out_for_time_is_in_the_long_run() -> None:
-    words = plan("soak")
-    for path in ("tests/contract", "tests/unit", "tests/client", "tests/security"):
-        assert path in words, path
+    run = re.findall(r"tests/[\w/.]+", plan("soak"))
+    scaled = re.compile(r"^@given|^from tests\.harness\.scale import", re.MULTILINE)
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        name = path.relative_to(ROOT).as_posix()
+        if scaled.search(path.read_text()):
+            assert any(name == item or name.startswith(f"{item}/") for item in run), name
+
+
+def test_bytecode_is_written_whatever_the_environment_says(tmp_path: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    (tmp_path / "Makefile").write_text(f"{TEXT}\nshown:\n\t@env\n")
+    done = subprocess.run(
+        ["make", "shown"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert "PATH=" in done.stdout
+    assert "PYTHONDONTWRITEBYTECODE" not in done.stdout

@@ -9,6 +9,7 @@ import httpx
 
 from dragoman import Agent, Turn
 from dragoman.model.caller import Request
+from tests.harness.trust import NOBODY
 
 MESSAGE = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
 
@@ -46,7 +47,7 @@ async def send(url: str, token: str = "", **headers: str) -> httpx.Response:
     """Say hello over HTTP+JSON."""
     if token:
         headers["authorization"] = f"Bearer {token}"
-    async with httpx.AsyncClient(timeout=20) as http:
+    async with httpx.AsyncClient(timeout=20, verify=NOBODY) as http:
         return await http.post(f"{url}/message:send", json=MESSAGE, headers=headers)
 
 

@@ -23,8 +23,8 @@ from tests.harness.scale import SOAK
 from tests.harness.server import serving
 from tests.security.test_ownership import message
 
-TASKS = 10_000 if SOAK else 1_000
-STREAMS = 2_000 if SOAK else 200
+TASKS = 10_000 if SOAK else 400
+STREAMS = 2_000 if SOAK else 100
 LANES = 8
 MOST = 16 * 1024
 """The bytes that a waiting task may take in this process, whatever the store."""

@@ -14,6 +14,7 @@ import pytest
 from dragoman import Agent, App, Turn
 from dragoman.bindings import admission
 from tests.harness.server import served, serving
+from tests.harness.trust import NOBODY
 
 MESSAGE = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
 BODY = json.dumps(MESSAGE).encode()
@@ -48,10 +49,13 @@ def local(**settings: Any) -> Local:
 async def reached(app: App, how: str = "serve") -> AsyncIterator[httpx.AsyncClient]:
     """A client of the application, under `dragoman serve` or another server."""
     if how == "serve":
-        async with served(app) as server, httpx.AsyncClient(base_url=server.url) as http:
+        async with (
+            served(app) as server,
+            httpx.AsyncClient(base_url=server.url, verify=NOBODY) as http,
+        ):
             yield http
     else:
-        async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
+        async with serving(app) as url, httpx.AsyncClient(base_url=url, verify=NOBODY) as http:
             yield http
 
 

@@ -132,7 +132,7 @@ async def test_what_is_decoded_holds_nobody_up() -> None:
         crowd = asyncio.gather(*(decode() for _ in range(8)))
         steps = 0
         while not crowd.done():
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
             steps += 1
         # each is followed by a pause in which others have their turn
         assert steps > 8 * 10

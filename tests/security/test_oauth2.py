@@ -31,6 +31,7 @@ from tests.client.authorization_server import CLIENT, CODE, SECRET, Authority, p
 from tests.client.fake_user import Clock, Person, Watched, robot
 from tests.client.fake_user import app as program
 from tests.harness.server import serving
+from tests.harness.trust import NOBODY
 from tests.security.scheme_requests import doorman, send
 
 BEARER = Bearer(
@@ -66,7 +67,7 @@ WIRE: dict[str, Any] = {
 async def card(url: str, version: str = "") -> Any:
     """The card in a version's form."""
     headers = {"A2A-Version": version} if version else {}
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(verify=NOBODY) as http:
         return (await http.get(f"{url}/.well-known/agent-card.json", headers=headers)).json()
 
 

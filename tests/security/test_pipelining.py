@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -77,7 +77,10 @@ async def test_a_flood_behind_an_answer_that_takes_its_time(server: Served, firs
         flood.writer.transport.abort()
 
 
-async def test_what_many_connections_wait_with_has_a_budget(server: Served) -> None:
+async def test_what_many_connections_wait_with_has_a_budget(
+    server: Served, constants: Callable[..., None]
+) -> None:
+    constants(keepalive=0.05)  # a server that does not read notices by this that a client is gone
     budget = server.config.loaded_app.bodies.budget
     async with AsyncExitStack() as stack:
         floods = [await stack.enter_async_context(connect(server.url)) for _ in range(20)]

@@ -19,6 +19,7 @@ from dragoman.model.types import ClientCredentialsOAuthFlow
 from dragoman.security import AllOf, Anonymous, ApiKey, Basic, Bearer, Introspection, OAuth2, Token
 from tests.harness.clients import Grpc
 from tests.harness.server import serving
+from tests.harness.trust import NOBODY
 from tests.security.scheme_requests import MESSAGE, doorman, send
 
 ISSUER, PATH = "https://id.example", "/.well-known/oauth-protected-resource"
@@ -39,7 +40,7 @@ def token(**more: Any) -> str:
 
 async def get(url: str, **headers: str) -> httpx.Response:
     """What is there."""
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(verify=NOBODY) as http:
         return await http.get(url, headers=headers)
 
 

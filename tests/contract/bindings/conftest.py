@@ -28,6 +28,7 @@ from tests.harness.older_clients import Grpc03, Http03, JsonRpc01, JsonRpc03
 from tests.harness.scale import SOAK
 from tests.harness.server import serving
 from tests.harness.stores import database
+from tests.harness.trust import NOBODY
 
 
 def identify(request: Request) -> Caller:
@@ -82,7 +83,7 @@ def _apt(item: pytest.Item) -> bool:
 async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Start]:
     """Starts an application: `await start(agent options…, settings…)`."""
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=20, verify=NOBODY))
 
         async def begin(
             required: bool = False,

@@ -26,6 +26,7 @@ from dragoman.model.types import AgentCard
 from tests.contract.bindings.conftest import user
 from tests.harness import agents
 from tests.harness.server import serving
+from tests.harness.trust import NOBODY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -58,7 +59,7 @@ async def serve() -> AsyncIterator[Serve]:
         ) -> httpx.AsyncClient:
             app = App(*served or [small()], **{"drain_timeout": 0.1, **settings})
             url = await stack.enter_async_context(serving(app, **options or {}))
-            http = httpx.AsyncClient(base_url=url, timeout=20)
+            http = httpx.AsyncClient(base_url=url, timeout=20, verify=NOBODY)
             http.app = app  # type: ignore[attr-defined]
             return await stack.enter_async_context(http)
 

@@ -23,6 +23,7 @@ from tests.contract.bindings.test_send import ended, until
 from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, HttpJson, JsonRpc
 from tests.harness.server import serving
+from tests.harness.trust import NOBODY
 
 Start = Callable[..., Any]
 pytestmark = pytest.mark.needs("json")  # the disk is behind all bindings: two will do
@@ -66,7 +67,7 @@ def workshop(*, retries: int = 0) -> Agent:
 async def begin(tmp_path: Path) -> AsyncIterator[Start]:
     """Starts a server on a copy of the file of another, or on a new one."""
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=20, verify=NOBODY))
         count = 0
 
         async def start(

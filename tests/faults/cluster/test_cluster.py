@@ -229,11 +229,12 @@ async def _until(cluster: Cluster, sql: str, within: float) -> float:
     return took
 
 
+@pytest.mark.soak
 async def test_a_rolling_restart(tmp_path: Path) -> None:
     """Each of them is told to go, and comes back: no send fails, streams go on elsewhere, turns
     end or are handed on."""
     chance = seeded("rolling")
-    load = Traffic(chance, sends=20, streams=6, abreast=6, pause=0.2)
+    load = Traffic(chance, sends=20, streams=6, abreast=6, pause=0.2 if SOAK else 1.0)
     async with (
         Cluster(tmp_path, replicas=2, workers=2) as cluster,
         fronting(cluster, chance) as (front, _),

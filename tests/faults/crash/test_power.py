@@ -21,7 +21,7 @@ from tests.faults.crash.load import Load
 from tests.faults.crash.lossy_disk import Keep
 from tests.harness.scale import SCALE, SOAK, say, seeded
 
-ROUNDS = max(1, int(800 * SCALE)) if SOAK else 20
+ROUNDS = max(1, int(800 * SCALE)) if SOAK else 10
 CUTS = 4
 
 
@@ -36,6 +36,8 @@ class Outages:
         self.load = load
         self.keep = keep
         self.breaches: list[checker.Breach] = []
+        self._switching = asyncio.Lock()
+        """Held from a cut to the next start."""
 
     async def run(self, cuts: int, within: float) -> list[checker.Breach]:
         """All breaches; the first ones end it."""
@@ -47,8 +49,9 @@ class Outages:
             if not self.breaches and await loading:
                 await cutting
         finally:
-            for task in (loading, cutting):
-                task.cancel()
+            async with self._switching:
+                for task in (loading, cutting):
+                    task.cancel()
             await asyncio.wait((loading, cutting))
         if not self.breaches:
             await self._quiet()
@@ -69,11 +72,12 @@ class Outages:
             finally:
                 for task in tasks:
                     task.cancel()
-            await self.inside.cut(self.keep or self.chance.choice(get_args(Keep)))
-            self._look(ended=False)
-            if self.breaches:
-                return
-            await self.inside.start()
+            async with self._switching:
+                await self.inside.cut(self.keep or self.chance.choice(get_args(Keep)))
+                self._look(ended=False)
+                if self.breaches:
+                    return
+                await self.inside.start()
 
     def _look(self, *, ended: bool) -> None:
         found, damage = checker.logs(self.inside.file)

@@ -18,6 +18,7 @@ from tests.faults.test_bytes import samples
 from tests.harness.clients import Binding, Grpc, HttpJson, JsonRpc
 from tests.harness.older_clients import FIRST, PATHS, Grpc03, Http03, JsonRpc01, JsonRpc03
 from tests.harness.older_clients import METHODS as FORMER
+from tests.harness.trust import NOBODY
 from tests.security.fuzz import mutations
 
 ENDED, WAITING, THEIRS = "@ended@", "@waiting@", "@theirs@"
@@ -93,7 +94,7 @@ def has(kind: type[Binding], name: str) -> bool:
 def seeds() -> list[Case]:
     """A valid request of everything."""
     found = []
-    http = httpx.AsyncClient()
+    http = httpx.AsyncClient(verify=NOBODY)
     for kind in BINDINGS:
         grpc = issubclass(kind, Grpc)
         for task in (ENDED, WAITING, THEIRS):

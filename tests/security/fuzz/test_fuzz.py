@@ -17,7 +17,7 @@ from tests.security.fuzz.cases import CARD, GRPC, HTTP, Case, changed, seeds
 from tests.security.fuzz.run import fuzz, kept, replayed
 from tests.security.fuzz.targets import fuzz_targets
 
-SECONDS = float(os.environ.get("FUZZ_SECONDS") or (600 * SCALE if SOAK else 8))
+SECONDS = float(os.environ.get("FUZZ_SECONDS") or (600 * SCALE if SOAK else 4))
 
 
 def test_every_operation_is_attacked_in_every_version() -> None:
@@ -61,7 +61,7 @@ async def test_over_sockets(tmp_path: Path) -> None:
     async with fuzz_targets(tmp_path) as targets:
         target = targets.targets[0]
         async with serving(target.app, lifespan="off") as url:
-            for _ in range(int(5000 * SCALE) if SOAK else 300):
+            for _ in range(int(5000 * SCALE) if SOAK else 150):
                 case = changed(dice, dice.choice(pool)).about(target.tasks)
                 head = [(k, v) for k, v in case.headers if k not in (b"host", b"content-length")]
                 async with connect(url) as connection:

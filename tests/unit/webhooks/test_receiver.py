@@ -52,6 +52,7 @@ from dragoman.webhooks.receiver import (
 from tests.harness import wire_values as wire
 from tests.harness.scale import examples
 from tests.harness.server import serving
+from tests.harness.trust import NOBODY
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY, OTHER, PRIVATE = signature.secret(), signature.secret(), signature.private()
@@ -413,7 +414,7 @@ def host(request: pytest.FixtureRequest) -> Host:
 async def sender(host: Host, receiver: Receiver, handle: Any) -> AsyncIterator[Any]:
     """What posts a body with headers to the receiver."""
     app, path = host(receiver, handle)
-    async with serving(app) as url, httpx.AsyncClient(timeout=5) as client:
+    async with serving(app) as url, httpx.AsyncClient(timeout=5, verify=NOBODY) as client:
 
         async def post(headers: dict[str, str], body: bytes = BODY) -> httpx.Response:
             return await client.post(url + path, headers=headers, content=body)
