@@ -11,10 +11,25 @@ import httpx
 import pytest
 
 import dragoman
-from dragoman import Agent, App, Handover, HandoverEnded, Task, TaskState, Turn
+from dragoman import (
+    Agent,
+    App,
+    Artifact,
+    Handover,
+    HandoverEnded,
+    Part,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    Turn,
+)
 from dragoman.client import Client
 from dragoman.model.errors import InvalidParams, TaskNotFound, Unavailable
-from dragoman.stores.store import Store
+from dragoman.server.handover import write
+from dragoman.server.worker import Worker
+from dragoman.stores.store import WRITER, Store
+from dragoman.testing import SilentBell
+from tests.harness.lives import Lives
 from tests.harness.stores import BACKENDS
 
 C, W = TaskState.COMPLETED, TaskState.WORKING
@@ -326,3 +341,51 @@ async def test_a_handover_needs_an_address(make_store: Callable[[], Store]) -> N
     async with office.app, Client.connect(app=office.app) as client:
         result = await client.send("give it away")
     assert result.state is TaskState.FAILED
+
+
+async def test_with_a_silent_bell(make_store: Callable[[], Store]) -> None:
+    office = Office(make_store(), bell=SilentBell())
+    async with asyncio.timeout(20), office.app, Client.connect(app=office.app) as client:
+        sending = asyncio.create_task(client.send("give it away"))
+        async with dragoman.resume(await office.given.get(), app=office.app) as work:
+            await work.artifact("done")
+            await work.complete()
+        assert (await sending).text == "done"
+
+
+class Reachable(Lives):
+    """Workers that know the address of their agent."""
+
+    def worker(self) -> Worker:
+        worker = super().worker()
+        worker.addresses = {self.agent.key: HOME}
+        return worker
+
+
+async def test_a_crash_before_the_handler_ended_leaves_both_handovers_valid(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler is run again and hands over again; nobody knows who has got the first one."""
+    monkeypatch.setattr("dragoman.server.maintenance.LONGEST_DELAY", 0.01)
+    given: list[Handover] = []
+
+    async def handler(turn: Turn) -> None:
+        given.append(await turn.hand_over(timeout=60))
+        await lives.point()
+
+    lives = Reachable(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life(die_at=1)
+    await lives.recover()
+    await lives.life()
+    head = await lives.head(task)
+    assert (head.state, head.holder, head.waits) == (W, "", WRITER)
+    first, second = given
+    for handover, text in ((first, "one"), (second, "two")):
+        event = TaskArtifactUpdateEvent(
+            task_id=task,
+            context_id=head.context,
+            artifact=Artifact(artifact_id=text, parts=(Part(text=text),)),
+        )
+        await write(store, lives.bell, lives.agent.key, task, handover.secret, [event])
+    assert texts(await lives.task(task)) == ["one", "two"]

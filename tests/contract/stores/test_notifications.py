@@ -15,6 +15,7 @@ import pytest
 
 from dragoman import Agent, App, TaskState, Turn
 from dragoman.agent import durable
+from dragoman.agent.remote_wait import RemoteWait
 from dragoman.client import Client
 from dragoman.model.caller import Scope
 from dragoman.model.events import Private
@@ -162,6 +163,40 @@ async def test_without_an_address_it_looks_again(
         gate.set()
         assert (await client.task(result.task.id).wait()).status.state is C
         kinds = [event.kind for event in await two.private(result.task.id)]
+        assert "subscribed" not in kinds
+
+
+async def test_a_crash_before_the_webhook_is_registered(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log says that the handler waits, and nobody will notify it: it looks again."""
+    monkeypatch.setattr(durable, "FIRST_LOOK", 0.05)
+    monkeypatch.setattr("dragoman.server.maintenance.LONGEST_DELAY", 0.01)
+    died = asyncio.Event()
+    subscribe = RemoteWait.subscribe
+
+    async def dies(self: RemoteWait, secret: str) -> str:
+        if died.is_set():
+            return await subscribe(self, secret)
+        died.set()
+        await asyncio.sleep(60)  # its lease runs out
+        raise AssertionError
+
+    monkeypatch.setattr(RemoteWait, "subscribe", dies)
+    async with pair(backend, tmp_path) as (two, client, gate, _):
+        result = await client.send("go", wait=False)
+        assert result.task is not None
+        await died.wait()
+        worker = two.app._worker
+        assert worker is not None
+        run = worker.runs[result.task.id]
+        worker.abandon(run)
+        assert await two.app.store.revoke(run.claim.head, None) is not None
+        gate.set()
+        found = await client.task(result.task.id).wait()
+        assert found.status.state is C
+        kinds = [event.kind for event in await two.private(result.task.id)]
+        assert kinds.count("waiting") == 1
         assert "subscribed" not in kinds
 
 

@@ -15,6 +15,7 @@ from dragoman.agent import durable
 from dragoman.client import Client
 from dragoman.model import clock
 from dragoman.server import context_order
+from dragoman.testing import SilentBell
 from tests.harness.stores import BACKENDS, database
 
 
@@ -198,6 +199,19 @@ async def test_direct_replies_run_one_at_a_time_too(backend: str, tmp_path: Path
         found = await asyncio.gather(*(client.send(str(n), context="c") for n in range(5)))
     assert len(found) == 5
     assert most == 1
+
+
+async def test_the_order_with_a_silent_bell(backend: str, tmp_path: Path) -> None:
+    room = Room()
+    app = App(room.agent, store=BACKENDS[backend](tmp_path), bell=SilentBell(), poll=0.02)
+    async with asyncio.timeout(30), app, Client.connect(app=app) as client:
+        texts = [str(number) for number in range(4)]
+        for text in texts:
+            await client.send(text, context="c", skill="enter", wait=False)
+        while len(room.order) < len(texts):
+            await asyncio.sleep(0.02)
+    assert room.order == texts
+    assert room.most == 1
 
 
 async def test_replicas_share_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
