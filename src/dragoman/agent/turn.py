@@ -126,7 +126,8 @@ class Turn(Output):
 
     @property
     def task(self) -> Task:
-        """The task so far: with this message, and with what the turn has said until now."""
+        """The task so far: with this message, and with what the turn has said until now. Of the
+        turn's own artifacts it has the first megabyte."""
         if self._wires:
             fold = self._fold = self._fold or Fold(self._task)
             for wire in self._wires:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from dragoman.server.run import Run
 
 BATCH = 128
+KEPT = 1024 * 1024
+"""The bytes of a turn's output after which `turn.task` has no more artifacts of this turn: a long
+stream must not fill the memory."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 WORKING = TaskState.WORKING
 
@@ -179,7 +182,8 @@ class RunLog:
         except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
             raise InvalidAgentResponse(str(error)) from error
         self._pending.append(Entry(0, event, self.claim.turn, wire))
-        self.turn._wires.append(wire)
+        if self._bytes <= KEPT or type(event) is TaskStatusUpdateEvent:
+            self.turn._wires.append(wire)
         self._held += len(wire)
         if not self._scheduled:
             self._scheduled = True

@@ -24,6 +24,7 @@ from dragoman.server.service import Service
 from dragoman.telemetry.logs import logger
 from dragoman.testing import message, run_handler
 from dragoman.testing import turn as turn_of
+from tests.harness.workers import WorkerHarness
 
 EXTENSION = "urn:example:colors"
 
@@ -488,3 +489,21 @@ async def test_what_a_turn_says_when_it_is_over_is_dropped(
             await asyncio.sleep(0)
         assert await server._task(server._scope("", Call(ANN)), task.id) == task
     assert any("handler look: dropped" in record.getMessage() for record in caplog.records)
+
+
+async def test_the_task_of_a_long_turn_does_not_fill_the_memory() -> None:
+    sizes: list[int] = []
+
+    async def handler(turn: Turn) -> None:
+        for _ in range(5):
+            await turn.emit(turn.write("x" * 500_000))
+        await turn.emit(turn.working("last"))
+        status = turn.task.status.message
+        assert status is not None
+        assert status.text == "last"
+        sizes.append(sum(len(part.text or "") for part in turn.task.artifacts[0].parts))
+
+    harness = WorkerHarness(handler)
+    await harness.send()
+    await harness.run()
+    assert sizes == [1_000_000]
