@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 
 from benchmarks import measure, report
@@ -78,16 +79,21 @@ def main() -> int:
     """Measure, show and, when asked, check."""
     chosen = arguments()
     bench = Bench(chosen.quick, chosen.rounds, chosen.peers, chosen.stores)
+    status = 0
     try:
         run(bench, chosen.only)
-    except (Broken, measure.NotServing, OSError) as failed:
-        print(f"\nbenchmark failed: {type(failed).__name__}: {failed}", file=sys.stderr)
-        return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
-        print("\nended early; nothing was written", file=sys.stderr)
-        return 130
+        print("\nended early: the figures are those of the cases before", file=sys.stderr)
+        status = 130
+    except Exception as failed:  # noqa: BLE001 (whatever it is, it costs no figure that was measured)
+        if not isinstance(failed, Broken | measure.NotServing | OSError):
+            traceback.print_exc()
+        print(f"\nbenchmark failed: {type(failed).__name__}: {failed}", file=sys.stderr)
+        status = 1
     report.write(bench)
     report.show(bench)
+    if status:
+        return status
     missed = report.misses(bench) if chosen.check else []
     for miss in missed:
         print(f"missed: {miss}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncpg
 
 from benchmarks import fill
+from dragoman.stores.damage import Damage
 from dragoman.stores.postgres.schema import BLOCK, migrate
 from dragoman.stores.postgres.transaction import NAMES, Transaction
 
@@ -36,6 +37,11 @@ INSERT INTO entry SELECT copied.key, entry.number, entry.turn, entry.kind, conve
   task.context, copied.context), task.changed, copied.changed), 'UTF8')
 FROM copied JOIN task ON task.key = copied.seed JOIN entry ON entry.task = task.key
 """
+_MESSAGES = """
+INSERT INTO message SELECT message.agent, message.tenant, message.owner,
+  sha256(convert_to(copied.context, 'UTF8')), copied.changed, copied.key, message.number
+FROM copied JOIN message ON message.task = copied.seed
+"""
 _TALLY = """
 INSERT INTO tally SELECT agent, tenant, owner, state, 1, count(*)
 FROM copied JOIN task ON task.key = copied.key GROUP BY 1, 2, 3, 4
@@ -44,7 +50,7 @@ FROM copied JOIN task ON task.key = copied.key GROUP BY 1, 2, 3, 4
 
 async def _first(db: asyncpg.Connection) -> None:
     """Write the first of each kind."""
-    transaction = Transaction(max_task_bytes=1 << 30, shard=0)
+    transaction = Transaction(max_task_bytes=1 << 30, shard=0, damage=Damage())
     await transaction.keys(db, FIRST)
     transaction.now = float(fill.BEGAN)
     for number in range(FIRST):
@@ -62,7 +68,7 @@ async def write(url: str, tasks: int) -> None:
         for table in ("task", "entry"):  # it is vacuumed below, and not while it is measured
             await db.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         async with db.transaction():
-            for statement in (_NAMED.format(tasks=tasks), _TASKS, _ENTRIES, _TALLY):
+            for statement in (_NAMED.format(tasks=tasks), _TASKS, _ENTRIES, _MESSAGES, _TALLY):
                 await db.execute(statement)
             await db.execute(f"SELECT setval('task_key', {FLOOR + tasks + BLOCK})")
         await db.execute("VACUUM ANALYZE")

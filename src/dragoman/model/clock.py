@@ -77,6 +77,7 @@ def ceiling(text: str) -> str:
 
 def uuid7() -> str:
     """A time-ordered UUID (version 7): ids of the same time are close together in an index."""
+    global _moment
     try:
         noise = _noise.pop()
     except IndexError:  # one system call for each id would be expensive
@@ -84,11 +85,16 @@ def uuid7() -> str:
         fresh = [more[i : i + 20] for i in range(0, len(more), 20)]
         noise = fresh.pop()
         _noise.extend(fresh)
-    head = f"{time.time_ns() // 1_000_000:012x}"
+    milli = time.time_ns() // 1_000_000
+    last, head = _moment  # one read, because of threads
+    if milli != last:  # all ids of a millisecond begin alike
+        head = f"{milli >> 16:08x}-{milli & 0xFFFF:04x}-7"
+        _moment = milli, head
     # Two bits of that group are the variant; 14 bits are random.
-    return f"{head[:8]}-{head[8:]}-7{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[8:]}"
+    return f"{head}{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[8:]}"
 
 
+_moment = 0, ""
 _noise: list[str] = []
 _VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 

@@ -18,29 +18,39 @@ class StoredHead(TaskHead):
     """A row of a database, and what is kept beside it."""
 
     FIXED = ("key", "id", "agent", "tenant", "owner", "context")
-    CHANGING = (
+    USUAL = (
         *("skill", "state", "changed", "last", "version", "born", "replied", "epoch", "holder"),
         *("lease", "turn", "settled", "attempt", "inbox", "cancel_at", "canceled", "hooked"),
-        *("size", "ready", "ended", "due", "deadline", "plan"),
+        *("size", "ready", "ended"),
     )
+    SUSPENDED = ("due", "deadline", "plan")
+    """Those that are empty unless a handler is, or was, suspended."""
+    CHANGING = USUAL + SUSPENDED
     """Its columns, in the order of `restored` and `changing`."""
 
-    key = 0
+    __slots__ = ("ended_at", "key", "mail", "offered", "size", "told")
+    key: int
     """The number that stands for the id inside the database; 0 before it is there."""
-    size = 0
+    size: int
     """The bytes of the log."""
-    ended_at: float | None = None
-    offered: float | None = None
+    ended_at: float | None
+    offered: float | None
     """Its rank among those that are ready."""
-    told: TaskState | None = None
+    told: TaskState | None
     """The state under which it is counted; None while it is not born."""
-    mail: tuple[int, Received] | None = None
+    mail: tuple[int, Received] | None
     """The latest message, until its turn begins."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self.key = self.size = 0
+        self.ended_at = self.offered = self.told = self.mail = None
 
     @classmethod
     def restored(cls, columns: Sequence[Any]) -> Self:
         """The row of these columns; Unreadable."""
         row = cls.__new__(cls)
+        row._clear()
         try:
             row._restore(columns)
         except DECODING as error:
@@ -70,24 +80,28 @@ class StoredHead(TaskHead):
         if plan is not None:
             self.waits, self.began, self.private = map(int, plan.split(","))
         self.told = self.state if self.born else None
-        self.entries = []
         agrees(self)
 
     def changing(self, lease: float) -> tuple[Any, ...]:
         """The values of the columns that change, with this lease."""
+        return (*self.usual(lease), *self.suspended())
+
+    def usual(self, lease: float) -> tuple[Any, ...]:
+        """The values of `USUAL`."""
         return (
             self.skill, self.state.number, self.changed, self.last, self.version, self.born,
             self.replied, self.epoch, self.holder, lease, self.turn, self.settled,
             self.attempt, ",".join(map(str, self.inbox)), self.cancel_at,
             None if self.canceled is None else encode(self.canceled), self.hooked, self.size,
-            self.offered, self.ended_at, self.due or None, self.deadline or None, self._plan(),
+            self.offered, self.ended_at,
         )  # fmt: skip
 
-    def _plan(self) -> str | None:
-        """What is kept of a suspended handler; None for most."""
+    def suspended(self) -> tuple[float | None, float | None, str | None]:
+        """The values of `SUSPENDED`."""
+        plan = None
         if self.private or self.began or self.due:
-            return f"{self.waits},{self.began},{self.private}"
-        return None
+            plan = f"{self.waits},{self.began},{self.private}"
+        return self.due or None, self.deadline or None, plan
 
     def receive(self, received: Received) -> int:
         """Take a message, and keep it for the claim that may follow in the same transaction."""

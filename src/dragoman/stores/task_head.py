@@ -44,37 +44,60 @@ def age(received: Received) -> float:
 class TaskHead:
     """One head row, and the entries that were written since it was read."""
 
-    replied = False
-    last = version = epoch = turn = settled = attempt = 0
-    state = TaskState.SUBMITTED
-    holder = ""
-    lease = cancel_at = 0.0
-    canceled: TaskStatusUpdateEvent | None = None
+    # slots: to read an attribute that only the class has is many times as expensive
+    __slots__ = (
+        *("scope", "id", "context", "skill", "born", "replied", "changed", "entries", "state"),
+        *("last", "version", "epoch", "turn", "settled", "attempt", "holder", "lease"),
+        *("cancel_at", "canceled", "inbox", "hooked", "due", "deadline", "waits", "began"),
+        *("private", "_head"),
+    )
+    scope: Scope
+    id: str
+    context: str
+    skill: str
+    changed: str
+    born: bool
+    replied: bool
+    entries: list[Entry]
+    state: TaskState
+    canceled: TaskStatusUpdateEvent | None
     """What to write when a canceled turn is let go."""
-    inbox: tuple[int, ...] = ()
+    inbox: tuple[int, ...]
     """The messages without a finished turn; the first may be in work."""
-    hooked = False
+    hooked: bool
     """A webhook follows it."""
-    due = 0.0
+    due: float
     """When it is to run again (Unix time), or WOKEN, NOTIFIED; 0 if no time was set."""
-    deadline = 0.0
+    deadline: float
     """When a handler that was suspended must have ended (Unix time)."""
-    waits = 0
+    waits: int
     """What a suspended handler waits for, see `Pause`; 0 if none is suspended."""
-    began = 0
+    began: int
     """The message that began the suspended handler."""
-    private = 0
+    private: int
     """How many private entries there are."""
-    _head: Head | None = None
+    _head: Head | None
 
     def __init__(self, scope: Scope, draft: Draft) -> None:
+        self._clear()
         self.scope = scope
         self.id = draft.task
         self.context = draft.received.message.context_id
         self.skill = draft.received.skill
         self.born = draft.born
         self.changed = draft.received.at
-        self.entries: list[Entry] = []
+
+    def _clear(self) -> None:
+        """Set all that has a default."""
+        self.replied = self.hooked = False
+        self.last = self.version = self.epoch = self.turn = self.settled = self.attempt = 0
+        self.waits = self.began = self.private = 0
+        self.lease = self.cancel_at = self.due = self.deadline = 0.0
+        self.holder = ""
+        self.state = TaskState.SUBMITTED
+        self.canceled = self._head = None
+        self.inbox = ()
+        self.entries = []
 
     @property
     def ended(self) -> bool:

@@ -100,10 +100,15 @@ _COUNTED = """counted AS (
 class PostgresHead(StoredHead):
     """A row of the database."""
 
-    before = -1
-    """The version that it has in the database."""
-    leased = 0.0
+    __slots__ = ("before", "leased")
+    before: int
+    """The version that it has in the database; -1 if it is not there."""
+    leased: float
     """The lease that it was read with."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self.before, self.leased = -1, 0.0
 
     def _restore(self, columns: Sequence[Any]) -> None:
         super()._restore(columns)

@@ -290,6 +290,7 @@ def _there(columns: Any) -> PostgresHead:
     except Unreadable:
         found = dict(zip(NAMES, columns, strict=True))
         row = PostgresHead.__new__(PostgresHead)
+        row._clear()
         row.last = -1  # no log is as long as that: it is not the same as any
         for name in ("key", "id", "version", "epoch", "holder", "lease"):
             setattr(row, name, found[name])

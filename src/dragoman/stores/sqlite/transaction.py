@@ -36,11 +36,43 @@ FOUND = f"SELECT {_SELECTED} FROM task JOIN scope ON scope.key = task.scope"
 MINE = "WHERE task.id = ? AND scope.agent = ? AND scope.tenant = ? AND scope.owner = ?"
 """A task of a scope. That of another is not even read: it costs what none would."""
 INSERT = f"INSERT INTO task ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-_UPDATE = f"UPDATE task SET {', '.join(f'{name} = ?' for name in _CHANGING)} WHERE key = ?"
+"""All columns. (An ordinary new row has nothing in those of `SUSPENDED`.)"""
+_OPTIONAL = ("canceled", "ready", "ended")
+"""The usual columns that may be NULL: they are given an empty text instead, see `SqliteHead`."""
+_USUAL = {
+    name: "nullif(?, '')" if name in _OPTIONAL else "?"
+    for name in (*COLUMNS[: -len(_CHANGING)], *StoredHead.USUAL)
+}
+_ADD = f"INSERT INTO task ({', '.join(_USUAL)}) VALUES ({', '.join(_USUAL.values())})"
+_UPDATE = (
+    f"UPDATE task SET {', '.join(f'{name} = {_USUAL[name]}' for name in StoredHead.USUAL)} "
+    "WHERE key = ?"
+)
+_SUSPEND = (
+    f"UPDATE task SET {', '.join(f'{name} = ?' for name in StoredHead.SUSPENDED)} WHERE key = ?"
+)
+_plain: Any = {None: "", True: 1, False: 0}.get
 
 
 class SqliteHead(StoredHead):
-    """A row of the file."""
+    """A row of the file.
+
+    `sqlite3` takes numbers, texts and bytearrays as they are. For each None, boolean or bytes it
+    looks for an adapter, which costs more than to write a row; so it is given none of them.
+    """
+
+    __slots__ = ("unusual",)
+    unusual: bool
+    """Its columns of `SUSPENDED` have values in the file."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self.unusual = False
+
+    def usual(self, lease: float) -> tuple[Any, ...]:
+        """See `StoredHead.usual`."""
+        values = super().usual(lease)
+        return tuple(map(_plain, values, values))
 
     def _restore(self, columns: Sequence[Any]) -> None:
         id, agent, tenant, owner, context, skill = columns[1:7]
@@ -48,6 +80,7 @@ class SqliteHead(StoredHead):
         if any(type(text) is not str for text in texts):
             raise ValueError("a text is not UTF-8")
         super()._restore(columns)
+        self.unusual = columns[-3:] != (None, None, None)
 
 
 def named(task: object) -> str:
@@ -493,8 +526,9 @@ class Transaction:
         rows, self._touched = self._touched, {}
         new: list[SqliteHead] = []
         known: list[SqliteHead] = []
-        fresh: list[tuple[int, int, int, bytes]] = []
+        fresh: list[tuple[int, int, int, bytearray]] = []
         hooked: list[tuple[int]] = []
+        suspended: list[tuple[Any, ...]] = []
         for row in rows.values():
             if not row.key:
                 self._key += 1
@@ -510,12 +544,18 @@ class Transaction:
                 self._sizes[row.id] = self._sizes.get(row.id, 0) + row.size - before
                 if row.hooked:
                     hooked.append((row.key,))
+            if row.unusual or row.private or row.began or row.due or row.deadline:
+                values = row.suspended()
+                suspended.append((*values, row.key))
+                row.unusual = values != (None, None, None)
             self._views(row)
         db = self.db
         if new:
-            db.executemany(INSERT, [self._columns(row) for row in new])
+            db.executemany(_ADD, [self._columns(row) for row in new])
         if known:
-            db.executemany(_UPDATE, [(*row.changing(row.lease), row.key) for row in known])
+            db.executemany(_UPDATE, [(*row.usual(row.lease), row.key) for row in known])
+        if suspended:
+            db.executemany(_SUSPEND, suspended)
         if fresh:
             db.executemany("INSERT INTO entry (place, turn, kind, body) VALUES (?, ?, ?, ?)", fresh)
         if self._messages:
@@ -528,7 +568,7 @@ class Transaction:
                     (
                         self.scope(scope),
                         veiled(name) if long(name) else name,
-                        digest,
+                        bytearray(digest),
                         row.key,
                         number,
                     )
@@ -549,9 +589,9 @@ class Transaction:
     def _columns(self, row: SqliteHead) -> tuple[Any, ...]:
         scope = row.scope
         fixed = (row.key, row.id, self.scope(scope), scope.agent, row.context)
-        return (*fixed, *row.changing(row.lease))
+        return (*fixed, *row.usual(row.lease))
 
-    def _entries(self, row: SqliteHead) -> Iterator[tuple[int, int, int, bytes]]:
+    def _entries(self, row: SqliteHead) -> Iterator[tuple[int, int, int, bytearray]]:
         base = row.key << BITS
         fresh, row.entries = row.entries, []
         for item in fresh:
@@ -561,7 +601,7 @@ class Transaction:
                 at = item.event.at  # type: ignore[union-attr]
                 scope = self.scope(row.scope)
                 self._messages.append((row.key, item.number, scope, row.context, at))
-            yield base + item.number, item.turn, kind, data
+            yield base + item.number, item.turn, kind, bytearray(data)
 
     def _views(self, row: SqliteHead) -> None:
         """What is derived from the row: its rank, its end, its count."""
