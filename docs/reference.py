@@ -17,6 +17,7 @@ PACKAGES = {
     "dragoman.client": "Call agents.",
     "dragoman.client.sync": "Call agents from code that does not await.",
     "dragoman.security": "Identify callers.",
+    "dragoman.prompt_safety": "Show text of other agents to a model.",
     "dragoman.testing": "Test agents and clients.",
 }
 PAGE = Path(__file__).with_name("reference.md")

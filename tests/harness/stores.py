@@ -61,8 +61,9 @@ def database() -> str:
         atexit.register(server.close)
         _shared.append(server)
     if not _schemas:  # many at once: psql takes longer to start than to create them
-        _schemas.extend(f"s{next(_numbers)}" for _ in range(50))
-        _shared[0].sql("; ".join(f"CREATE SCHEMA {name}" for name in _schemas))
+        fresh = [f"s{next(_numbers)}" for _ in range(50)]
+        _shared[0].sql("; ".join(f"CREATE SCHEMA {name}" for name in fresh))
+        _schemas.extend(fresh)
     return f"{_shared[0].dsn()}?search_path={_schemas.pop()}"
 
 

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, App, Turn
-from dragoman.agent.prompt_safety import Policy, eligible, sanitize
+from dragoman.prompt_safety import Policy, eligible, sanitize
 from dragoman.client import Client, CredentialsNotSent, StaticToken, fetch
 from dragoman.client.transport import origin
 from dragoman.model.types import AgentCard, AgentInterface, Part, TaskArtifactUpdateEvent

@@ -17,7 +17,7 @@ class Recognised(NamedTuple):
 
     framework: str
     package: str
-    """The framework's top-level package."""
+    """The framework's package; the class may be in a module below it."""
     name: str
     """The name of the class, also of one that an object inherits from."""
     bridge: str
@@ -27,13 +27,28 @@ RECOGNISED = (
     Recognised("a2a-sdk", "a2a", "AgentExecutor", "sdk"),
     Recognised("Pydantic AI", "pydantic_ai", "AbstractAgent", "pydantic_ai"),
     Recognised("LangGraph", "langgraph", "Pregel", "langgraph"),
+    Recognised("Google ADK", "google.adk", "BaseNode", "adk"),
+    Recognised("Google ADK", "google.adk", "App", "adk"),
+    Recognised("Google ADK", "google.adk", "Runner", "adk"),
+    Recognised("OpenAI Agents", "agents", "Agent", "openai_agents"),
+    Recognised("LlamaIndex", "workflows", "Workflow", "llamaindex"),
+    Recognised("Strands", "strands", "Agent", "strands"),
+    Recognised("Agno", "agno", "Agent", "agno"),
+    Recognised("Agno", "agno", "Team", "agno"),
+    Recognised("Microsoft Agent Framework", "agent_framework", "BaseAgent", "microsoft"),
+    Recognised("smolagents", "smolagents", "MultiStepAgent", "smolagents"),
+    Recognised("CrewAI", "crewai", "Crew", "crewai"),
+    Recognised("CrewAI", "crewai", "Agent", "crewai"),
 )
 """The table of frameworks. To recognise an object costs no import."""
+
+NAMELESS = ("Agent", "LangGraph", "Strands Agents", "crew")
+"""Names that frameworks give to objects without a name."""
 
 
 def frameworks() -> str:
     """The names of the frameworks, for people."""
-    *most, last = (row.framework for row in RECOGNISED if row.bridge != "sdk")
+    *most, last = dict.fromkeys(row.framework for row in RECOGNISED if row.bridge != "sdk")
     return f"{', '.join(most)} or {last}"
 
 
@@ -41,9 +56,9 @@ def recognise(found: Any) -> str:
     """The name of the bridge for an object or a class; empty if there is none."""
     kind = found if isinstance(found, type) else type(found)
     for parent in kind.__mro__:
-        package = parent.__module__.partition(".")[0]
         for row in RECOGNISED:
-            if (row.package, row.name) == (package, parent.__name__):
+            within = f"{parent.__module__}.".startswith(f"{row.package}.")
+            if within and row.name == parent.__name__:
                 return row.bridge
     return ""
 
@@ -67,6 +82,6 @@ def adopt(found: Any, name: str, module: Any) -> Agent | None:
     if isinstance(found, type):
         raise ValueError("expected an agent, got a class")
     serve = import_module(f"dragoman.bridges.{bridge}").serve
-    named = bool(getattr(found, "name", None)) and getattr(found, "name", "") != "LangGraph"
+    named = getattr(found, "name", None) not in (None, "", *NAMELESS)
     agent: Agent = serve(found) if named else serve(found, name=name.replace("_", " ").title())
     return agent

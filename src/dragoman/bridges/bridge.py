@@ -12,25 +12,31 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from importlib import metadata
+from contextvars import ContextVar
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from dragoman import Agent, Message, Part, Turn, UserError
+from dragoman.bridges.state import Files, Saved, version
 
 T = TypeVar("T")
 Progress: TypeAlias = Literal["none", "tools", "all"]
 Approvals: TypeAlias = Literal["grant", "text"]
 
-LIMIT = 180 * 1024
-"""The most bytes of a framework's state. (As text in a log entry they are a third more.)"""
 YES = frozenset(
     ("yes", "y", "ok", "okay", "sure", "approve", "approved", "accept", "allow", "go ahead")
 )
+EARLIER = 20
+"""Files of so many earlier tasks of the conversation are known to its state."""
 USAGE = "urn:dragoman:usage:v1"
 """The key of the metadata of the final status: what the run has cost."""
+
+
+current_turn: ContextVar[Turn | None] = ContextVar("current_turn", default=None)
+"""The turn that a framework works on, for its tools that call other agents."""
 
 
 class BridgeOptions(TypedDict, total=False):
@@ -72,6 +78,8 @@ class Answer(Struct, frozen=True):
     text: str = ""
     data: Any = None
     approved: bool = False
+    parts: tuple[Part, ...] = ()
+    """All that the client said."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -103,14 +111,6 @@ class Framework(Protocol):
         """Run the agent until it ends or asks."""
 
 
-class Saved(Struct, frozen=True):
-    """A state, and which version of which framework saved it."""
-
-    framework: str
-    version: str
-    state: bytes
-
-
 class Run:
     """What the framework's agent is to work on, and how it reports."""
 
@@ -119,6 +119,7 @@ class Run:
         turn: Turn,
         package: str,
         progress: Progress,
+        files: Files | None = None,
         saved: Saved | None = None,
         answers: Sequence[Answer] = (),
     ) -> None:
@@ -128,6 +129,7 @@ class Run:
         self._package = package
         self._progress = progress
         self._saved = saved
+        self._files = files or Files()
 
     @property
     def text(self) -> str:
@@ -156,13 +158,29 @@ class Run:
         try:
             if saved.framework != self._package:
                 raise ValueError(f"the agent uses {self._package} now")
-            return decode(saved.state)
+            return decode(self.unpack(saved.state))
         except Exception as error:
             now = version(self._package)
             raise UserError(
                 f"The state of this conversation was saved by {saved.framework} {saved.version}, "
                 f"and {self._package} {now} cannot read it; start a new conversation"
             ) from error
+
+    def pack(self, state: bytes) -> bytes:
+        """Compress a state, and take the files of the messages out. (That of the outcome is packed
+        without it.)"""
+        return self._files.pack(state)
+
+    def unpack(self, data: bytes) -> bytes:
+        """The state that was packed."""
+        return self._files.unpack(data)
+
+    def fitting(
+        self, items: Sequence[T], encode: Callable[[list[T]], bytes], starts: Callable[[T], bool]
+    ) -> bytes:
+        """The latest of these items that may be kept, encoded. The first one of them `starts` a
+        turn of the conversation."""
+        return self._files.fitting(items, encode, starts)
 
     async def write(self, text: str, name: str = "") -> None:
         """The next tokens of the answer."""
@@ -182,28 +200,6 @@ class Run:
     async def file(self, part: Part, name: str = "") -> None:
         """A file that the agent made."""
         await self.turn.emit(self.turn.artifact(part, name=name))
-
-
-def version(package: str) -> str:
-    """The installed version of a distribution."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "?"
-
-
-def fitting(
-    items: Sequence[T], encode: Callable[[list[T]], bytes], starts: Callable[[T], bool]
-) -> bytes:
-    """The latest of these items that are at most LIMIT bytes together, encoded. The first one of
-    them `starts` a turn of the conversation."""
-    left = list(items)
-    while len(data := encode(left)) > LIMIT and left:
-        drop = max(1, len(left) * (len(data) - LIMIT) // len(data))
-        while drop < len(left) and not starts(left[drop]):
-            drop += 1
-        left = left[drop:]
-    return data
 
 
 def data_of(message: Message) -> Any:
@@ -254,28 +250,40 @@ async def _converse(
     framework: Framework, turn: Turn, progress: Progress, approvals: Approvals
 ) -> Outcome:
     package = framework.package
+    current_turn.set(turn)  # a turn has a task of its own, and so a context of its own
     kept = await turn.context_saved()
     saved = msgspec.convert(kept, Saved) if isinstance(kept, dict) else None
-    run = Run(turn, package, progress, saved)
+    files = Files(turn.history)
+    if saved is not None and files.missing(saved.state):
+        for task in await turn.context_tasks(EARLIER):
+            files.add(task.history)
+    run = Run(turn, package, progress, files, saved)
     while True:
-        if framework.logs_steps:
+
+        async def once(run: Run = run) -> Outcome:
             outcome = await framework.run(run)
-        else:
-            outcome = await turn.step("run", framework.run, run, returns=Outcome)
+            return replace(outcome, state=files.pack(outcome.state))
+
+        outcome = await (
+            once() if framework.logs_steps else turn.step("run", once, returns=Outcome)
+        )
         saved = Saved(package, version(package), outcome.state)
         if not outcome.questions:
             break
-        answers = [await _answer(turn, question, approvals) for question in outcome.questions]
-        run = Run(turn, package, progress, saved, answers)
+        answers = [
+            await _answer(turn, question, approvals, files) for question in outcome.questions
+        ]
+        run = Run(turn, package, progress, files, saved, answers)
     await turn.save_context(msgspec.to_builtins(saved))
     return outcome
 
 
-async def _answer(turn: Turn, question: Question, approvals: Approvals) -> Answer:
+async def _answer(turn: Turn, question: Question, approvals: Approvals, files: Files) -> Answer:
     """Ask the client one question."""
     if not question.approval:
         said = await turn.ask_for(question.text)
-        return Answer(question.id, said.text, data_of(said))
+        files.add((said,))
+        return Answer(question.id, said.text, data_of(said), parts=said.parts)
     if approvals == "text":
         said = await turn.ask_for(question.text)
         return Answer(question.id, said.text, approved=_agrees(said.text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
@@ -25,7 +25,8 @@ from pydantic import BaseModel
 
 from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge
-from dragoman.bridges.bridge import LIMIT, Answer, BridgeOptions, Outcome, Question, Run
+from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
+from dragoman.bridges.state import LIMIT
 
 Typed = tuple[str, bytes]
 """A value as LangGraph serializes it: its type and its bytes."""
@@ -41,9 +42,11 @@ class SuperStep(Struct, frozen=True):
     """Where a graph was after a superstep."""
 
     state: bytes
+    """Packed, see `Run.pack`."""
     ended: bool
     questions: tuple[Question, ...] = ()
     result: Any = None
+    usage: dict[str, int] = {}
 
 
 class LangGraph:
@@ -67,21 +70,28 @@ class LangGraph:
         """Run the graph until it ends or asks."""
         # decoded first: a state that cannot be read must not look like a failed step
         state = run.load(Saver.loads)
-        data = b"" if state is None else state.dumps()
+        data = b"" if state is None else run.pack(state.dumps())
         given: Any = _resume(run.answers) if run.answers else None
         begins = not run.answers
+        used: Counter[str] = Counter()
         while True:
             found = await run.turn.step(
                 "superstep", self._step, run, data, given, begins, returns=SuperStep
             )
             data, given, begins = found.state, None, False
+            used.update(found.usage)
             if found.ended or found.questions:
                 break
-        return Outcome(state=data, questions=found.questions, result=found.result)
+        return Outcome(
+            state=run.unpack(data),
+            questions=found.questions,
+            result=found.result,
+            usage=dict(used),
+        )
 
     async def _step(self, run: Run, data: bytes, given: Any, begins: bool) -> SuperStep:
         """Run one superstep."""
-        saver = None if self._own_saver else Saver.loads(data) if data else Saver()
+        saver = None if self._own_saver else Saver.loads(run.unpack(data)) if data else Saver()
         graph = self._graph if saver is None else self._graph.copy({"checkpointer": saver})
         config: Any = {"configurable": {"thread_id": run.session}}
         if begins:
@@ -91,23 +101,24 @@ class LangGraph:
                 given = None  # the graph has taken the message before a crash
             else:
                 given = self._input(run.parts)
-        streamed = False
+        used: Counter[str] = Counter()
         async for mode, event in graph.astream(
             given, config, stream_mode=MODES, interrupt_after="*"
         ):
-            streamed = await _report(run, mode, event) or streamed
+            await _report(run, mode, event, used)
         snapshot = await graph.aget_state(config)
         questions = tuple(
             question for interrupt in snapshot.interrupts for question in _questions(interrupt)
         )
         ended = not snapshot.next
         if ended and saver is not None:
-            await _shorten(graph, config, saver)
+            await _shorten(run, graph, config, saver)
         return SuperStep(
-            b"" if saver is None else saver.dumps(),
+            b"" if saver is None else _packed(run, saver),
             ended,
             questions,
             _result(snapshot.values) if ended else None,
+            dict(used),
         )
 
     def _input(self, parts: Sequence[Part]) -> Any:
@@ -154,14 +165,18 @@ def _content(parts: Sequence[Part]) -> Any:
     return blocks
 
 
-async def _report(run: Run, mode: str, event: Any) -> bool:
-    """Report an event of the stream; True if it was text of the answer."""
+async def _report(run: Run, mode: str, event: Any, used: Counter[str]) -> None:
+    """Report an event of the stream, and count what the models have used."""
     if mode == "messages":
         message, _ = event
         if isinstance(message, AIMessage | AIMessageChunk):
-            text = str(message.text)  # a subclass of str in some versions
-            await run.write(text)
-            return bool(text)
+            await run.write(str(message.text))  # a subclass of str in some versions
+            for file in _files(message):
+                await run.file(file)
+            if message.usage_metadata:
+                used["requests"] += 1
+                for key in ("input_tokens", "output_tokens"):
+                    used[key] += message.usage_metadata[key]
     elif mode == "updates":
         for update in event.values() if isinstance(event, Mapping) else ():
             for message in _messages(update):
@@ -170,7 +185,14 @@ async def _report(run: Run, mode: str, event: Any) -> bool:
     elif mode == "custom":
         text = event if isinstance(event, str) else json.dumps(event, default=str)
         await run.detail(text)
-    return False
+
+
+def _files(message: AIMessage) -> Iterator[Part]:
+    """The files that a model made."""
+    for block in message.content if isinstance(message.content, list) else ():
+        if isinstance(block, dict) and isinstance(block.get("base64"), str):
+            kind = block.get("mime_type") or "application/octet-stream"
+            yield Part(raw=base64.b64decode(block["base64"]), media_type=kind)
 
 
 def _messages(update: Any) -> list[Any]:
@@ -227,9 +249,19 @@ def _result(values: Any) -> Any:
     return None if found is None else json.loads(json.dumps(found, default=str))
 
 
-async def _shorten(graph: Any, config: Any, saver: Saver) -> None:
+def _packed(run: Run, saver: Saver) -> bytes:
+    state = run.pack(saver.dumps())
+    if len(state) > LIMIT:
+        raise ValueError(
+            f"the state of the graph has {len(state)} bytes, compressed; at most {LIMIT} are kept. "
+            "Compile the graph with a checkpointer of your own"
+        )
+    return state
+
+
+async def _shorten(run: Run, graph: Any, config: Any, saver: Saver) -> None:
     """Forget the oldest messages of a conversation whose state has become too large."""
-    while len(saver.dumps()) > LIMIT:
+    while len(run.pack(saver.dumps())) > LIMIT:
         values = (await graph.aget_state(config)).values
         messages = _messages(values)
         starts = [n for n, message in enumerate(messages) if isinstance(message, HumanMessage)]

@@ -7,10 +7,11 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from inspect import ismethod
 from typing import Any, Unpack
 
 from msgspec import UNSET
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic_ai import (
     BinaryContent,
     DeferredToolRequests,
@@ -19,6 +20,7 @@ from pydantic_ai import (
     ImageUrl,
     ModelMessagesTypeAdapter,
     ToolDenied,
+    ToolReturn,
 )
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry
@@ -49,6 +51,7 @@ from pydantic_core import to_jsonable_python
 from dragoman import Agent, Part
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
+from dragoman.bridges.steps import long_step
 
 
 def serve(
@@ -99,12 +102,15 @@ class PydanticAI:
                 event_stream_handler=_ignore,
             )
         messages = result.all_messages()
-        state = bridge.fitting(messages, ModelMessagesTypeAdapter.dump_json, _starts)
+        state = run.fitting(messages, ModelMessagesTypeAdapter.dump_json, _starts)
         output = result.output
         if isinstance(output, DeferredToolRequests):
             return Outcome(state=state, questions=tuple(_questions(output)))
-        usage = to_jsonable_python(result.usage() if callable(result.usage) else result.usage)
-        structured = None if isinstance(output, str) else to_jsonable_python(output)
+        # a method before version 2
+        usage = to_jsonable_python(result.usage() if ismethod(result.usage) else result.usage)
+        # a file was reported when the model gave it
+        said = isinstance(output, str | BinaryContent)
+        structured = None if said else to_jsonable_python(output)
         return Outcome(state=state, result=structured, usage=_numbers(usage))
 
 
@@ -198,7 +204,7 @@ class LoggedModel(WrapperModel):
             )
             return _dumped(found)
 
-        return _loaded(await self._run.turn.step("model", ask))
+        return _loaded(await long_step(self._run.turn, "model", ask))
 
     @asynccontextmanager
     async def request_stream(
@@ -214,11 +220,17 @@ class LoggedModel(WrapperModel):
             async with super(LoggedModel, self).request_stream(
                 messages, model_settings, model_request_parameters, run_context
             ) as streamed:
+                shown = False
                 async for event in streamed:
+                    shown = True
                     await self._report(event)
-            return _dumped(streamed.get())
+            response = streamed.get()
+            if not shown:  # a model that does not stream
+                for number, part in enumerate(response.parts):
+                    await self._report(PartStartEvent(index=number, part=part))
+            return _dumped(response)
 
-        response = _loaded(await self._run.turn.step("model", ask))
+        response = _loaded(await long_step(self._run.turn, "model", ask))
         yield CompletedStreamedResponse(response, model_request_parameters=model_request_parameters)
 
     async def _report(self, event: Any) -> None:
@@ -243,6 +255,11 @@ def _loaded(value: Any) -> ModelResponse:
     return found
 
 
+_RETURNS = TypeAdapter(ToolReturn[Any])
+"""What a tool returns, with its files and with what it tells the model beside its value."""
+_AS_JSON: Any = {"mode": "json", "fallback": str}
+
+
 @dataclass
 class LoggedToolset(WrapperToolset[Any]):
     """A toolset whose calls are steps of the task."""
@@ -265,14 +282,17 @@ class LoggedToolset(WrapperToolset[Any]):
                 return {"approval": pause.metadata}
             except CallDeferred as pause:
                 return {"deferred": pause.metadata}
-            return {"value": to_jsonable_python(value, serialize_unknown=True)}
+            plain = not isinstance(value, ToolReturn)
+            returned = ToolReturn(value) if plain else value
+            return {"value": _RETURNS.dump_python(returned, **_AS_JSON), "plain": plain}
 
-        found = await self.run.turn.step(f"tool:{name}", call)
+        found = await long_step(self.run.turn, f"tool:{name}", call)
         if "retry" in found:
             raise ModelRetry(found["retry"])
         if "approval" in found:
             raise ApprovalRequired(found["approval"])
         if "deferred" in found:
             raise CallDeferred(found["deferred"])
-        await self.run.detail(f"{name} returned {to_json_text(found['value'])}")
-        return found["value"]
+        value = _RETURNS.validate_python(found["value"])
+        await self.run.detail(f"{name} returned {to_json_text(found['value']['return_value'])}")
+        return value.return_value if found["plain"] else value

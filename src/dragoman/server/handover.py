@@ -33,7 +33,7 @@ Written = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
 async def current(store: Store, agent: str, task: str, secret: str) -> Task:
     """The task that this secret was given for; TaskNotFound."""
-    head, _ = await opened(store, agent, task, secret, HANDED_OVER)
+    head, *_ = await opened(store, agent, task, secret, HANDED_OVER)
     record = await store.load(head.scope, head.id)
     if record is None:
         raise TaskNotFound
@@ -57,14 +57,14 @@ async def write(
             # not all at the same time again
             await asyncio.sleep(attempt * random.uniform(0.0, PAUSE))
             # the head is read before the entries: whatever is written after it ends its epoch
-            head, private = await opened(store, agent, task, secret, HANDED_OVER)
+            head, private, turn = await opened(store, agent, task, secret, HANDED_OVER)
             if key and _repeated(private, key):
                 break
             record = await store.load(head.scope, head.id)
             if record is None:
                 raise TaskNotFound
             _check(events, record.task)
-            if _is_running(head):
+            if _is_running(head, turn):
                 if attempt:
                     raise Unavailable("The handler has not ended yet", headers={"retry-after": "1"})
                 await changed.wait(PATIENCE)
@@ -112,15 +112,22 @@ def _repeated(private: Sequence[Entry], key: str) -> bool:
     )
 
 
-def _is_running(head: Head) -> bool:
-    """Whether the handler has not ended yet; HandoverEnded if nobody may write any more."""
+def _is_running(head: Head, turn: int) -> bool:
+    """Whether the handler that gave the task away in this turn has not ended yet, or is to run
+    again after a crash; HandoverEnded if nobody may write any more."""
     if head.over:
         raise HandoverEnded(f"The task has ended ({head.state.name.lower()})")
     if head.canceling:
         raise HandoverEnded("The task is being canceled")
-    if head.waits != WRITER and not head.holder:
+    if turn < (head.began or head.turn):  # a later turn has a handover of its own, or none
         raise HandoverEnded
-    return bool(head.holder)
+    if head.holder:
+        return True
+    if head.waits == WRITER:
+        return False
+    if not (head.began or head.reading):
+        raise HandoverEnded
+    return True
 
 
 def _check(events: Sequence[Written], task: Task) -> None:

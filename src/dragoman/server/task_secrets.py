@@ -19,27 +19,29 @@ LONGEST = 256
 
 async def opened(
     store: Store, agent: str, task: str, secret: str, kind: str
-) -> tuple[Head, Sequence[Entry]]:
+) -> tuple[Head, Sequence[Entry], int]:
     """The head and the private entries of a task that has given this secret in an entry of this
-    kind; TaskNotFound, which says no more of a wrong secret than of a task that does not exist."""
+    kind, and the turn of that entry; TaskNotFound, which says no more of a wrong secret than of a
+    task that does not exist."""
     head = await store.find(agent, task)
     if head is None or not head.private or not 0 < len(secret) <= LONGEST:
         raise TaskNotFound
     entries = await store.private(head.scope, head.id)
     given = digest(secret)
-    matches = [hmac.compare_digest(given, known) for known in _digests(entries, kind)]
-    if not any(matches):
+    known = _digests(entries, kind)
+    turns = [turn for turn, digest in known if hmac.compare_digest(given, digest)]
+    if not turns:
         raise TaskNotFound
-    return head, entries
+    return head, entries, turns[-1]
 
 
-def _digests(entries: Iterable[Entry], kind: str) -> Iterable[str]:
+def _digests(entries: Iterable[Entry], kind: str) -> Iterable[tuple[int, str]]:
     for entry in entries:
         event = entry.event
         if isinstance(event, Private) and event.kind == kind:
             found = msgspec.json.decode(event.value)
             if isinstance(found, str):
-                yield found
+                yield entry.turn, found
 
 
 async def notify(store: Store, bell: Bell, agent: str, task: str, secret: str) -> None:

@@ -113,6 +113,9 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     """How many private entries the log has."""
     waits: int = 0
     """What a suspended handler waits for, see `Pause`; 0 if none is suspended."""
+    reading: bool = False
+    """The message in work is to be read again if its worker has stopped: its handler has not ended
+    and is not suspended. Only if the log has private entries."""
     lease: float = 0.0
     """When the claim runs out, by the store's clock. To renew it does not change the version, so
     only `Store.expired` is sure to tell the current one."""

@@ -386,5 +386,6 @@ class TaskHead:
                 began=self.began,
                 private=self.private,
                 waits=self.waits,
+                reading=bool(self.reading),
             )
         return head

@@ -1239,6 +1239,7 @@ async def test_whatever_happens_the_log_is_whole(make: Make, deeds: list[Any]) -
         page = await store.list(SCOPE, Query(size=100))
         assert {item.id for item in page.tasks} == set(seen)
         assert page.total == len(seen)
+    await store.close()  # each example has a store of its own
 
 
 async def deed(

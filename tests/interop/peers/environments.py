@@ -28,9 +28,23 @@ SERVING = ("msgspec>=0.19", "uvicorn>=0.34,<0.55", "httptools>=0.6", "aiohttp>=3
 FRAMEWORKS: Mapping[str, Sequence[str]] = {
     "pydantic-ai": ("pydantic-ai-slim==2.66.0", *SERVING),
     "executors-0.3": ("a2a-sdk[http-server]==0.3.26", *SERVING),
-    "langgraph": ("langgraph==1.2.20", "langchain-core==1.7.2", *SERVING),
+    "langgraph": (
+        *("langgraph==1.2.20", "langchain-core==1.7.2", "langgraph-checkpoint-sqlite==3.1.2"),
+        *SERVING,
+    ),
 }
 """Frameworks that bridges serve, and that `make test` wants."""
+OTHERS: Mapping[str, Sequence[str]] = {
+    "adk": ("google-adk==2.13.0", *SERVING),
+    "openai-agents": ("openai-agents==0.24.0", *SERVING),
+    "llamaindex": ("llama-index-workflows==2.26.1", "llama-index-core==0.14.25", *SERVING),
+    "strands": ("strands-agents==1.62.0", *SERVING),
+    "agno": ("agno==3.1.10", *SERVING),
+    "microsoft": ("agent-framework-core==1.23.0", *SERVING),
+    "smolagents": ("smolagents==1.26.0", *SERVING),
+    "crewai": ("crewai==1.15.30", "crewai-files==1.15.30", *SERVING),
+}
+"""Frameworks that only `make interop` wants."""
 BENCHMARKS: Mapping[str, Sequence[str]] = {"dbos": ("dbos==3.3.0",)}
 """Those that only the benchmarks want."""
 _WITH = {"@bufbuild/protobuf": "^2.10.2", "@grpc/grpc-js": "^1.11.0", "express": "^5.1.0"}
@@ -55,7 +69,7 @@ def ready(name: str) -> bool:
     """Whether nothing is going to be installed for this peer."""
     if name in NODE and _missing():
         return True
-    return name not in {*PYTHON, *NODE, *FRAMEWORKS} or (FOLDER / name / "stamp").is_file()
+    return name not in {*PYTHON, *NODE, *FRAMEWORKS, *OTHERS} or (FOLDER / name / "stamp").is_file()
 
 
 def python(name: str) -> Path:
@@ -66,7 +80,7 @@ def python(name: str) -> Path:
         pip = ("-m", "pip", "install", "--quiet", "--timeout=60", "--retries=2")
         _run("pip", folder, str(folder / "bin/python"), *pip, *wanted)
 
-    wanted = {**PYTHON, **FRAMEWORKS, **BENCHMARKS}[name]
+    wanted = {**PYTHON, **FRAMEWORKS, **OTHERS, **BENCHMARKS}[name]
     return _made(name, [sys.version, sys.base_prefix, *wanted], make) / "bin/python"
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,20 +21,53 @@ PATIENCE = 30.0
 
 
 class Framework(NamedTuple):
-    """A framework, the object that is served, and what it cannot do."""
+    """A framework: its environment, and the module that has its desk."""
 
     environment: str
-    served: str
-    lacks: frozenset[str] = frozenset()
+    module: str
+    served: str = "desk"
+    lacks: Mapping[str, str] = {}
+    """Why it does not have a feature, by the key of the feature."""
+
+    def object(self, name: str) -> Framework:
+        """The same framework, but another object of the module is served."""
+        return self._replace(served=name)
 
 
 FRAMEWORKS = {
-    "pydantic-ai": Framework("pydantic-ai", "pydantic_ai_agent:agent"),
-    "langgraph": Framework("langgraph", "langgraph_agent:graph", frozenset(("tools",))),
+    "Pydantic AI": Framework(
+        "pydantic-ai",
+        "pydantic_ai_desk",
+        lacks={"own": "The framework has no store of conversations."},
+    ),
+    "LangGraph": Framework("langgraph", "langgraph_desk"),
+    "Google ADK": Framework("adk", "adk_desk"),
+    "OpenAI Agents": Framework("openai-agents", "openai_agents_desk"),
+    "LlamaIndex": Framework("llamaindex", "llamaindex_desk"),
+    "Strands": Framework("strands", "strands_desk"),
+    "Agno": Framework("agno", "agno_desk"),
+    "Microsoft": Framework("microsoft", "microsoft_desk"),
+    "smolagents": Framework(
+        "smolagents",
+        "smolagents_desk",
+        lacks={"own": "The framework has no store of conversations."},
+    ),
+    "CrewAI": Framework(
+        "crewai",
+        "crewai_desk",
+        lacks={
+            "made": "An agent and a crew of the framework return text or structured data, "
+            "never a file.",
+            "own": "The framework's agents and crews have no store of conversations: their memory "
+            "is of facts, and takes no name of a conversation.",
+        },
+    ),
 }
+QUICK = ("Pydantic AI", "LangGraph")
+"""Those that `make test` runs; `make interop` runs all."""
 EXECUTORS = {
-    "a2a-sdk 1.x": Framework("", "executor_agent:Desk"),
-    "a2a-sdk 0.3": Framework("executors-0.3", "older_executor_agent:Desk"),
+    "a2a-sdk 1.x": Framework("", "executor_agent", "Desk"),
+    "a2a-sdk 0.3": Framework("executors-0.3", "older_executor_agent", "Desk"),
 }
 
 
@@ -41,7 +75,7 @@ class Desk:
     """A process that serves the agent; it can be killed and started again."""
 
     def __init__(self, framework: Framework, folder: Path, *options: str) -> None:
-        self._framework = framework
+        self.framework = framework
         self._folder = folder
         self._options = options
         self._process: subprocess.Popen[str] | None = None
@@ -58,9 +92,9 @@ class Desk:
 
     def start(self) -> None:
         """Serve, and wait until it answers."""
-        named = self._framework.environment
+        named = self.framework.environment
         python = environments.python(named) if named else Path(sys.executable)
-        sources = (ROOT / "src", Path(__file__).parent / "agents", ROOT)
+        sources = (ROOT / "src", Path(__file__).parent / "desks", ROOT)
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, sources)),
@@ -68,7 +102,8 @@ class Desk:
             "DRAGOMAN_POLL": "0.1",
             "DRAGOMAN_LEASE": "5",
         }
-        command = (str(python), "-W", "ignore", "-m", "dragoman", "serve", self._framework.served)
+        served = f"{self.framework.module}:{self.framework.served}"
+        command = (str(python), "-W", "ignore", "-m", "dragoman", "serve", served)
         store = f"sqlite:///{self._folder / 'desk.db'}"
         with (self._folder / "log").open("a") as log:
             self._process = subprocess.Popen(

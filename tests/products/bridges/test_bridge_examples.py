@@ -10,21 +10,30 @@ import pytest
 from dragoman import TaskState
 from dragoman.client import Client
 from tests.harness.command import run
-from tests.interop.peers.environments import Absent
+from tests.interop.peers import FULL
+from tests.interop.peers.environments import OTHERS, Absent
 from tests.products.bridges.desk import Desk, Framework
 
 C = TaskState.COMPLETED
-EXAMPLES = {
-    "pydantic-ai": ("pydantic_ai_agent:assistant", "Weather", "It is sunny."),
-    "langgraph": ("langgraph_agent:graph", "Planner", "A trip to Rome"),
-    "": ("executor:Echo", "Echo", "Rome"),
+EXAMPLES = {  # by environment: the module, the object, the name on the card, the answer
+    "pydantic-ai": ("pydantic_ai_agent", "assistant", "Weather", "It is sunny."),
+    "langgraph": ("langgraph_agent", "graph", "Planner", "A trip to Rome"),
+    "adk": ("adk_agent", "assistant", "Weather", "It is sunny."),
+    "openai-agents": ("openai_agents_agent", "assistant", "Weather", "It is sunny."),
+    "strands": ("strands_agent", "assistant", "Weather", "It is sunny."),
+    "smolagents": ("smolagents_agent", "assistant", "Weather", "It is sunny."),
+    "llamaindex": ("llamaindex_agent", "guide", "Guide", "A trip to Rome"),
+    "agno": ("agno_agent", "assistant", "Weather", "It is sunny."),
+    "microsoft": ("microsoft_agent", "assistant", "Weather", "It is sunny."),
+    "crewai": ("crewai_agent", "assistant", "Assistant", "It is sunny."),
+    "": ("executor", "Echo", "Echo", "Rome"),
 }
 
 
-@pytest.mark.parametrize("environment", EXAMPLES)
+@pytest.mark.parametrize("environment", [name for name in EXAMPLES if FULL or name not in OTHERS])
 async def test_an_example_is_served(environment: str, tmp_path: Path) -> None:
-    served, name, answer = EXAMPLES[environment]
-    desk = Desk(Framework(environment, f"examples.bridges.{served}"), tmp_path)
+    module, served, name, answer = EXAMPLES[environment]
+    desk = Desk(Framework(environment, f"examples.bridges.{module}", served), tmp_path)
     try:
         await asyncio.to_thread(desk.start)
     except Absent as absent:

@@ -1,46 +1,91 @@
-"""The same conversation with an agent of each framework, served by `dragoman serve`."""
+"""The same conversation with an agent of each framework, served by `dragoman serve`.
+
+Each framework has a desk: a module of `desks/`, whose agent follows the same script.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from uuid import uuid4
 
+import a2a.client
+import a2a.types
+import httpx
 import pytest
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+from a2a.types import SendMessageRequest
 
 from dragoman import Part, TaskArtifactUpdateEvent, TaskState
 from dragoman.client import Client
+from tests.interop.peers import FULL
 from tests.interop.peers.environments import Absent
-from tests.products.bridges.desk import FRAMEWORKS, Desk
+from tests.products.bridges.desk import FRAMEWORKS, QUICK, Desk, Framework
+from tests.products.bridges.features import feature
 
 C = TaskState.COMPLETED
+USAGE = "urn:dragoman:usage:v1"
+NAMES = [name for name in FRAMEWORKS if FULL or name in QUICK]
 
 
-@pytest.fixture(scope="module", params=FRAMEWORKS)
-def desk(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Desk]:
+@pytest.fixture(scope="module", params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    """A framework."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def framework(name: str, request: pytest.FixtureRequest) -> Framework:
+    """The framework, if it has what the test shows."""
+    found = FRAMEWORKS[name]
+    mark = request.node.get_closest_marker("feature")
+    if mark is not None:
+        (key,) = mark.args
+        request.node.user_properties.extend((("framework", name), ("feature", key)))
+        if key in found.lacks:
+            pytest.skip(found.lacks[key])
+    return found
+
+
+def started(desk: Desk) -> Desk:
+    """The desk, if its framework can be installed."""
+    try:
+        desk.start()
+    except Absent as absent:
+        pytest.skip(f"{desk.framework.environment} cannot be installed: {absent}")
+    return desk
+
+
+@pytest.fixture(scope="module")
+def served(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """The agent, served once for all tests of a framework."""
-    desk = Desk(FRAMEWORKS[request.param], tmp_path_factory.mktemp("desk"))
-    try:
-        desk.start()
-    except Absent as absent:
-        pytest.skip(f"{request.param}: {absent}")
-    yield desk
+    desk = Desk(FRAMEWORKS[name], tmp_path_factory.mktemp("desk"))
+    yield started(desk)
     desk.stop()
 
 
-@pytest.fixture(params=FRAMEWORKS)
-def own_desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
-    """The agent, served for one test, which may kill it."""
-    desk = Desk(FRAMEWORKS[request.param], tmp_path)
-    try:
-        desk.start()
-    except Absent as absent:
-        pytest.skip(f"{request.param}: {absent}")
-    yield desk
-    desk.stop()
+@pytest.fixture
+def desk(framework: Framework, served: Desk) -> Desk:
+    """The agent, for tests that leave it alive."""
+    return served
+
+
+@pytest.fixture
+def serve(framework: Framework, tmp_path: Path) -> Iterator[Callable[..., Desk]]:
+    """Serves an object of the framework's module for one test, which may kill it."""
+    desks = []
+
+    def serve(served: str = "desk") -> Desk:
+        desk = Desk(framework.object(served), tmp_path)
+        desks.append(desk)
+        return started(desk)
+
+    yield serve
+    for desk in desks:
+        desk.stop()
 
 
 @pytest.fixture
@@ -49,9 +94,24 @@ async def client(desk: Desk) -> AsyncIterator[Client]:
         yield client
 
 
-async def until(desk: Desk, what: str) -> None:
+@asynccontextmanager
+async def sdk_client(url: str) -> AsyncIterator[a2a.client.Client]:
+    """A client of the reference SDK."""
+    async with httpx.AsyncClient(timeout=30) as http:
+        card = await A2ACardResolver(http, url).get_agent_card()
+        yield ClientFactory(ClientConfig(streaming=True, httpx_client=http)).create(card)
+
+
+def sdk_message(text: str, task: str = "") -> SendMessageRequest:
+    parts = [a2a.types.Part(text=text)]
+    id = str(uuid4())
+    message = a2a.types.Message(message_id=id, role="ROLE_USER", task_id=task, parts=parts)
+    return SendMessageRequest(message=message)
+
+
+async def until(desk: Desk, what: str, times: int = 1) -> None:
     async with asyncio.timeout(20):
-        while what not in desk.done:
+        while desk.done.count(what) < times:
             await asyncio.sleep(0.02)
 
 
@@ -61,6 +121,7 @@ async def test_the_card_says_what_the_framework_says(client: Client) -> None:
     assert len(client.card.skills) == 1
 
 
+@feature("stream")
 async def test_an_answer_is_streamed(client: Client) -> None:
     chunks = []
     async with client.stream("good morning") as stream:
@@ -72,27 +133,24 @@ async def test_an_answer_is_streamed(client: Client) -> None:
     assert stream.result.state is C
 
 
+@feature("tools")
 async def test_a_tool_is_called(desk: Desk, client: Client) -> None:
     result = await client.send("weather")
     assert result.state is C
     assert result.text.endswith("sunny in Rome")
     assert "weather" in desk.done
-    if "tools" not in framework(desk).lacks:
-        assert result.task is not None
-        said = [message.text for message in result.task.history]
-        assert "Calling weather" in said
+    assert result.task is not None
+    assert "Calling weather" in [message.text for message in result.task.history]
 
 
-def framework(desk: Desk) -> Any:
-    return desk._framework
-
-
+@feature("files")
 async def test_a_file_reaches_the_model(client: Client) -> None:
     file = Part(raw=b"x" * 77, media_type="image/png", filename="x.png")
     result = await client.send([Part(text="look at this"), file])
     assert result.text == "77 bytes of image/png"
 
 
+@feature("structured")
 async def test_a_structured_result_is_data(client: Client) -> None:
     result = await client.send("structured")
     assert result.state is C
@@ -101,6 +159,7 @@ async def test_a_structured_result_is_data(client: Client) -> None:
     assert {"city": "Rome", "degrees": 21} in data
 
 
+@feature("questions")
 async def test_a_question_is_answered_in_words(client: Client) -> None:
     asked = await client.send("question")
     assert (asked.state, asked.text) == (TaskState.INPUT_REQUIRED, "Which color?")
@@ -110,6 +169,7 @@ async def test_a_question_is_answered_in_words(client: Client) -> None:
     assert result.text.endswith("red")
 
 
+@feature("approvals")
 async def test_a_yes_in_words_approves_nothing(desk: Desk, client: Client) -> None:
     before = desk.done.count("delete")
     asked = await client.send("delete")
@@ -126,6 +186,7 @@ async def test_a_yes_in_words_approves_nothing(desk: Desk, client: Client) -> No
     assert desk.done.count("delete") == before + 1
 
 
+@feature("approvals")
 async def test_an_approval_that_is_declined(desk: Desk, client: Client) -> None:
     before = desk.done.count("delete")
     asked = await client.send("delete")
@@ -136,6 +197,7 @@ async def test_an_approval_that_is_declined(desk: Desk, client: Client) -> None:
     assert desk.done.count("delete") == before
 
 
+@feature("cancel")
 async def test_a_cancel_stops_the_work(desk: Desk, client: Client) -> None:
     result = await client.send("slow", wait=False)
     assert result.task is not None
@@ -145,6 +207,7 @@ async def test_a_cancel_stops_the_work(desk: Desk, client: Client) -> None:
     await until(desk, "slow is stopped")
 
 
+@feature("waiting")
 async def test_a_cancel_of_a_task_that_asks(client: Client) -> None:
     asked = await client.send("question")
     assert asked.task is not None
@@ -152,12 +215,14 @@ async def test_a_cancel_of_a_task_that_asks(client: Client) -> None:
     assert canceled.status.state is TaskState.CANCELED
 
 
+@feature("masked")
 async def test_an_error_is_masked(client: Client) -> None:
     result = await client.send("fail")
     assert result.state is TaskState.FAILED
     assert "secret" not in result.text
 
 
+@feature("memory")
 async def test_a_conversation_is_remembered(client: Client) -> None:
     context = "memory"
     assert (await client.send("one", context=context)).text == "You said one as message 1"
@@ -166,34 +231,140 @@ async def test_a_conversation_is_remembered(client: Client) -> None:
     assert other.text == "You said one as message 1"
 
 
+@feature("order")
 async def test_two_tasks_of_a_conversation_at_the_same_time(client: Client) -> None:
     found = await asyncio.gather(*(client.send(f"n{n}", context="both") for n in range(3)))
     numbers = sorted(result.text.rpartition(" ")[2] for result in found)
     assert numbers == ["1", "2", "3"]
 
 
-async def test_the_answer_comes_to_a_new_server(own_desk: Desk) -> None:
-    async with asyncio.timeout(60), Client.connect(own_desk.url) as client:
+@feature("restart")
+async def test_the_answer_comes_to_a_new_server(serve: Callable[..., Desk]) -> None:
+    desk = serve()
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
         asked = await client.send("question")
         assert asked.state is TaskState.INPUT_REQUIRED
-        own_desk.kill()
-        own_desk.start()
+        desk.kill()
+        desk.start()
         assert asked.task is not None
         result = await client.send("red", task=asked.task.id)
     assert result.state is C
     assert result.text.endswith("red")
 
 
-async def test_a_crash_calls_no_model_and_no_tool_again(own_desk: Desk) -> None:
-    async with asyncio.timeout(60), Client.connect(own_desk.url) as client:
+@feature("durable")
+async def test_a_crash_calls_no_model_and_no_tool_again(serve: Callable[..., Desk]) -> None:
+    desk = serve()
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
         result = await client.send("slow", context="c", wait=False)
-        await until(own_desk, "slow begins")
-        before = own_desk.done.count("model")
-        own_desk.kill()
-        own_desk.start()
+        await until(desk, "slow begins")
+        before = desk.done.count("model")
+        desk.kill()
+        desk.start()
         async with asyncio.timeout(20):
-            while own_desk.done.count("slow begins") < 2:
+            while desk.done.count("slow begins") < 2:
                 await asyncio.sleep(0.05)
-        assert own_desk.done.count("model") == before
+        assert desk.done.count("model") == before
         assert result.task is not None
         await client.task(result.task.id).cancel()
+
+
+@feature("replaced")
+async def test_what_was_streamed_before_a_crash_is_replaced(serve: Callable[..., Desk]) -> None:
+    desk = serve()
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        result = await client.send("half", wait=False)
+        assert result.task is not None
+        await until(desk, "half")  # the model has written half of its answer, and hangs
+        handle = client.task(result.task.id)
+        while not (await handle.get()).artifacts:
+            await asyncio.sleep(0.02)
+        desk.kill()
+        desk.start()
+        task = await handle.wait()
+    assert task.status.state is C
+    assert [artifact.text for artifact in task.artifacts] == ["You said half as message 1"]
+
+
+@feature("made")
+async def test_a_file_that_the_agent_makes_is_an_artifact(client: Client) -> None:
+    result = await client.send("picture")
+    assert result.state is C
+    assert result.task is not None
+    parts = [part for artifact in result.task.artifacts for part in artifact.parts]
+    assert (b"pixels", "image/png") in [(part.raw, part.media_type) for part in parts]
+
+
+@feature("files")
+async def test_data_of_the_message_reaches_the_model(client: Client) -> None:
+    result = await client.send([Part(data={"color": "red"})])
+    assert result.state is C
+    assert '"color": "red"' in result.text
+
+
+@feature("usage")
+async def test_the_result_says_what_the_model_has_used(client: Client) -> None:
+    used = []
+    async with client.stream("good morning") as stream:
+        async for event in stream:
+            used.append(getattr(event, "metadata", None) or {})
+    (found,) = (metadata[USAGE] for metadata in used if USAGE in metadata)
+    assert found["input_tokens"] > 0
+    assert found["output_tokens"] > 0
+
+
+@feature("words")
+async def test_a_yes_in_words_approves_if_the_author_says_so(serve: Callable[..., Desk]) -> None:
+    desk = serve("by_words")
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        for answer, deleted in (("no", 0), ("Yes.", 1)):
+            asked = await client.send("delete")
+            assert asked.state is TaskState.INPUT_REQUIRED
+            assert asked.task is not None
+            result = await client.send(answer, task=asked.task.id)
+            assert result.state is C
+            assert desk.done.count("delete") == deleted
+
+
+@feature("own")
+async def test_the_users_own_store_keeps_the_conversation(serve: Callable[..., Desk]) -> None:
+    desk = serve("own")
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        assert (await client.send("one", context="a")).text == "You said one as message 1"
+        assert (await client.send("one", context="b")).text == "You said one as message 1"
+        desk.kill()
+        desk.start()
+        assert (await client.send("two", context="a")).text == "You said two as message 2"
+    names = {line for line in desk.done if line.startswith("session ")}
+    assert len(names) == 2, "each conversation has a name of its own"
+    assert not names & {"session a", "session b"}, "which nobody else can give"
+
+
+@feature("old")
+async def test_a_state_that_cannot_be_read_fails_with_a_clear_message(
+    serve: Callable[..., Desk],
+) -> None:
+    desk = serve("unreadable")  # it saves a state that no version can read
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        assert (await client.send("one", context="c")).state is C
+    desk.stop()
+    desk = serve()
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        result = await client.send("two", context="c")
+        assert result.state is TaskState.FAILED
+        assert "cannot read it; start a new conversation" in result.text
+        assert (await client.send("one", context="d")).text == "You said one as message 1"
+
+
+@feature("foreign")
+async def test_the_reference_sdks_client_calls_it(desk: Desk) -> None:
+    async with asyncio.timeout(60), sdk_client(desk.url) as client:
+        said = [event async for event in client.send_message(sdk_message("good morning"))]
+        text = "".join(
+            part.text
+            for event in said
+            if event.HasField("artifact_update")
+            for part in event.artifact_update.artifact.parts
+        )
+        assert text == "You said good morning as message 1"
+        assert said[-1].status_update.status.state == a2a.types.TaskState.TASK_STATE_COMPLETED

@@ -22,7 +22,7 @@ from dragoman import (
     TaskStatusUpdateEvent,
     Turn,
 )
-from dragoman.bridges.sdk_values import VALUES
+from dragoman.bridges.sdk.values import VALUES
 
 
 def serve(executor: Any, card: Any, *, retries: int = 0, key: str = "") -> Agent:

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.agent.prompt_safety import (
+from dragoman.prompt_safety import (
     CLOSE,
     OPEN,
     Policy,

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 from langchain_core.language_models.chat_models import BaseChatModel
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+)
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
+from script import note, times, unreadable
 
-
-def note(what: str) -> None:
-    """Write down that something was done, where the test can see it."""
-    with Path(os.environ["EFFECTS"]).open("a") as file:
-        file.write(f"{what}\n")
+from dragoman.bridges import langgraph
 
 
 class Script(BaseChatModel):
@@ -50,8 +55,19 @@ class Script(BaseChatModel):
             yield ChatGenerationChunk(message=AIMessageChunk(content=word))
 
     async def _astream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> AsyncIterator[Any]:
-        for chunk in self._stream(messages):
-            yield chunk
+        note("model")
+        last = messages[-1].content
+        if last == "half" and times("half") == 0:
+            yield ChatGenerationChunk(message=AIMessageChunk(content="You said "))
+            note("half")
+            await asyncio.sleep(60)
+        for word in self._words(messages):
+            yield ChatGenerationChunk(message=AIMessageChunk(content=word))
+        if last == "picture":
+            block = {"type": "image", "base64": "cGl4ZWxz", "mime_type": "image/png"}
+            yield ChatGenerationChunk(message=AIMessageChunk(content=[block]))
+        used = {"input_tokens": 3, "output_tokens": 5, "total_tokens": 8}
+        yield ChatGenerationChunk(message=AIMessageChunk(content="", usage_metadata=used))
 
 
 class State(MessagesState):
@@ -73,8 +89,13 @@ async def answer(state: State) -> Any:
 
 
 async def weather(state: State) -> Any:
+    call = {"name": "weather", "args": {"city": "Rome"}, "id": "1"}
+    return {"messages": [AIMessage("", tool_calls=[call])]}
+
+
+async def sky(state: State) -> Any:
     note("weather")
-    return {"messages": [AIMessage("sunny in Rome", name="weather")]}
+    return {"messages": [ToolMessage("sunny in Rome", tool_call_id="1")]}
 
 
 async def question(state: State) -> Any:
@@ -117,11 +138,39 @@ NODES = {
     "fail": fail,
     "structured": structured,
 }
+NEXT = {"structured": END, "weather": "sky"}
 builder = StateGraph(State)
 builder.add_node("answer", answer)
 for name, node in NODES.items():
     builder.add_node(name, node)
-    builder.add_edge(name, END if name == "structured" else "answer")
+    builder.add_edge(name, NEXT.get(name, "answer"))
+builder.add_node("sky", sky)
+builder.add_edge("sky", "answer")
 builder.add_conditional_edges(START, wanted, [*NODES, "answer"])
 builder.add_edge("answer", END)
-graph = builder.compile(name="Desk")
+desk = builder.compile(name="Desk")
+
+
+class FileSaver(SqliteSaver):
+    """A checkpointer of the user's own, in a file."""
+
+    async def aget_tuple(self, config: Any) -> Any:
+        note(f"session {config['configurable']['thread_id']}")
+        return self.get_tuple(config)
+
+    async def alist(self, config: Any, **options: Any) -> AsyncIterator[Any]:
+        for found in self.list(config, **options):
+            yield found
+
+    async def aput(self, *given: Any) -> Any:
+        return self.put(*given)
+
+    async def aput_writes(self, *given: Any) -> None:
+        self.put_writes(*given)
+
+
+file = Path(os.environ["EFFECTS"]).with_name("checkpoints.db")
+saver = FileSaver(sqlite3.connect(file, check_same_thread=False))
+own = builder.compile(name="Desk", checkpointer=saver)
+by_words = langgraph.serve(desk, approvals="text")
+unreadable = unreadable("langgraph")

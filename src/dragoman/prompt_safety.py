@@ -32,6 +32,8 @@ from dragoman.model.types import (
 from dragoman.security.client_network import loopback
 from dragoman.security.egress import EgressRefused, Rule, parse
 
+__all__ = ("Policy", "as_text", "clean", "eligible", "lookalikes", "objection", "sanitize")
+
 LIMIT = 8000
 """The most characters of foreign text in a prompt."""
 FIELD = 1000

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
-from pathlib import Path
+from contextlib import asynccontextmanager
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_ai import Agent, BinaryContent, CallDeferred
-from pydantic_ai.messages import ModelMessage, ToolReturnPart, UserPromptPart
+from pydantic_ai import Agent, BinaryContent, BinaryImage, CallDeferred
+from pydantic_ai.messages import (
+    FilePart,
+    ModelMessage,
+    ModelResponse,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import CompletedStreamedResponse
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+from pydantic_ai.models.wrapper import WrapperModel
+from script import note, times, unreadable
 
-
-def note(what: str) -> None:
-    """Write down that something was done, where the test can see it."""
-    with Path(os.environ["EFFECTS"]).open("a") as file:
-        file.write(f"{what}\n")
+from dragoman.bridges import pydantic_ai
 
 
 class Weather(BaseModel):
@@ -59,6 +63,10 @@ async def script(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator
     elif text in calls:
         name, arguments = calls[text]
         yield {0: DeltaToolCall(name, arguments, tool_call_id=f"{name}-{users}")}
+    elif text == "half" and times("half") == 0:
+        yield "You said "
+        note("half")
+        await asyncio.sleep(60)
     elif files:
         yield f"{len(files[0].data)} bytes of {files[0].media_type}"
     else:
@@ -66,36 +74,53 @@ async def script(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator
             yield word
 
 
-agent = Agent(
-    FunctionModel(stream_function=script),
+class Painter(WrapperModel):
+    """Follows the script, and paints a picture if that is what the user wants."""
+
+    @asynccontextmanager
+    async def request_stream(
+        self, messages: list[ModelMessage], settings: Any, parameters: Any, context: Any = None
+    ) -> AsyncIterator[Any]:
+        part = latest(messages)
+        if isinstance(part, UserPromptPart) and part.content in ("picture", ["picture"]):
+            picture = FilePart(BinaryContent(b"pixels", media_type="image/png"))
+            response = ModelResponse(parts=[picture])
+            yield CompletedStreamedResponse(response, model_request_parameters=parameters)
+            return
+        async with super().request_stream(messages, settings, parameters, context) as stream:
+            yield stream
+
+
+desk = Agent(
+    Painter(FunctionModel(stream_function=script, profile={"supports_image_output": True})),
     name="Desk",
     description="Does what it is told.",
     instructions="A secret prompt that no card shows.",
-    output_type=[str, Weather],
+    output_type=[str, Weather, BinaryImage],
 )
 
 
-@agent.tool_plain
+@desk.tool_plain
 def weather(city: str) -> str:
     """Look at the sky."""
     note("weather")
     return f"sunny in {city}"
 
 
-@agent.tool_plain(requires_approval=True)
+@desk.tool_plain(requires_approval=True)
 def delete(path: str) -> str:
     """Delete a file."""
     note("delete")
     return f"deleted {path}"
 
 
-@agent.tool_plain
+@desk.tool_plain
 def ask(question: str) -> str:
     """Ask the user."""
     raise CallDeferred
 
 
-@agent.tool_plain
+@desk.tool_plain
 async def slow() -> str:
     """Take a minute."""
     note("slow begins")
@@ -107,7 +132,11 @@ async def slow() -> str:
     return "done"
 
 
-@agent.tool_plain
+@desk.tool_plain
 def fail() -> str:
     """Fail."""
     raise ValueError("secret inside")
+
+
+by_words = pydantic_ai.serve(desk, approvals="text")
+unreadable = unreadable("pydantic-ai-slim")

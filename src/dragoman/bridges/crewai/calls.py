@@ -1,0 +1,177 @@
+"""The calls of models and tools that CrewAI makes in its threads: each is a step of the task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman.bridges.bridge import Question, Run
+from dragoman.bridges.state import LIMIT
+
+
+class Stopped(BaseException):
+    """Ends a thread for which nobody waits any more. (CrewAI catches every Exception.)"""
+
+
+class Asked(BaseException):
+    """Ends a thread: the client is asked. Everything is run again with the answer."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(question.text)
+        self.question = question
+
+
+class Made(Struct):
+    """What a call has returned or raised in this process."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class Calls:
+    """The calls of one run, and the questions that it asks."""
+
+    def __init__(
+        self,
+        run: Run,
+        number: int,
+        known: Mapping[str, Any],
+        answers: Mapping[str, tuple[str, bool]],
+    ) -> None:
+        self.known = dict(known)
+        """The results of calls, also of the runs before, by their keys."""
+        self._run = run
+        self._number = number
+        self._answers = answers
+        self._counts: Counter[str] = Counter()
+        self._events: asyncio.Queue[Any] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._open: set[Future[Any]] = set()
+        self._stopped = False
+
+    # -- in threads
+
+    def tell(self, event: Any) -> None:
+        """Tell the loop something."""
+        if self._stopped:
+            raise Stopped
+        self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    def make(
+        self,
+        name: str,
+        content: Any,
+        function: Callable[[], Any],
+        dump: Callable[[Any], Any],
+        load: Callable[[Any], Any],
+        *,
+        fails: bool = False,
+    ) -> Any:
+        """The result of a call, which is made once. It is known by its name and content; several
+        of the same by their order. If it `fails`, its error is a result, too."""
+        while True:
+            key = self._key(name, content)
+            if (found := self.known.get(key)) is not None:
+                return load(found)
+            made: list[Made] = []
+            context = contextvars.copy_context()
+
+            async def perform(
+                made: list[Made] = made, context: contextvars.Context = context
+            ) -> Any:
+                logged: Future[Any] = Future()
+                work = (_work, function, dump, fails, made, logged)
+                # a thread of its own: calls inside of calls must not wait for those of a pool
+                threading.Thread(target=context.run, args=work, daemon=True).start()
+                return await asyncio.wrap_future(logged)
+
+            found = self.wait(self._run.turn.step(f"{self._number}:{key}", perform))
+            self.known[key] = found
+            if made:
+                if made[0].error is not None:
+                    raise made[0].error
+                return made[0].value
+            if found is not None:
+                return load(found)
+            # it has failed in another process, or could not be logged: it is made again
+
+    def wait(self, call: Any) -> Any:
+        """The result of a coroutine, which runs in the loop."""
+        if self._stopped:
+            call.close()
+            raise Stopped
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        self._open.add(future)
+        try:
+            return future.result()
+        except (CancelledError, asyncio.CancelledError) as canceled:
+            raise Stopped from canceled
+        finally:
+            self._open.discard(future)
+
+    def ask(self, text: str, content: Any, operation: Any = None) -> tuple[str, bool]:
+        """The client's answer to a question, and whether it approves."""
+        key = self._key("ask", [text, content])
+        if key not in self._answers:
+            approval = operation is not None
+            raise Asked(Question(key, text, approval=approval, operation=operation))
+        said, approved = self._answers[key]
+        return said, approved
+
+    def _key(self, name: str, content: Any) -> str:
+        text = json.dumps(content, default=repr, sort_keys=True)
+        key = f"{name}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        with self._lock:
+            self._counts[key] += 1
+            return f"{key}:{self._counts[key]}"
+
+    # -- in the loop
+
+    async def told(self) -> Any:
+        """The next that a thread has told."""
+        return await self._events.get()
+
+    def stop(self) -> None:
+        """End what threads wait for. (What a thread does by itself cannot be ended.)"""
+        self._stopped = True
+        for future in list(self._open):
+            future.cancel()
+
+
+def _work(
+    function: Callable[[], Any],
+    dump: Callable[[Any], Any],
+    fails: bool,
+    made: list[Made],
+    logged: Future[Any],
+) -> None:
+    """Make a call, in its thread."""
+    found: Any = None
+    try:
+        value = function()
+        made.append(Made(value))
+        found = _small(dump(value))
+    except BaseException as error:  # noqa: BLE001 - it is raised where the call is awaited
+        made[:] = [Made(error=error)]
+        if fails and isinstance(error, Exception):
+            found = {"error": [type(error).__name__, str(error)]}
+    if logged.set_running_or_notify_cancel():
+        logged.set_result(found)
+
+
+def _small(value: Any) -> Any:
+    """A value, if it can be logged."""
+    try:
+        return value if len(json.dumps(value)) <= LIMIT else None
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,318 @@
+"""Serves a workflow of LlamaIndex, also `FunctionAgent` and `AgentWorkflow`, which are workflows.
+
+What the workflow's steps have done so far is in the task's log before the next of them begins: a
+turn that is run again goes on with the steps that had not ended.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, TypeAlias, Unpack
+
+import msgspec
+from msgspec import Struct
+from workflows import Context, Workflow
+from workflows.context.state_store import UnserializableKeyWarning
+from workflows.events import (
+    Event,
+    InputRequiredEvent,
+    StartEvent,
+    StepStateChanged,
+    StopEvent,
+    UnhandledEvent,
+    WorkflowIdleEvent,
+)
+from workflows.utils import get_steps_from_instance
+
+from dragoman import Agent, Part, UserError
+from dragoman.bridges import bridge
+from dragoman.bridges.bridge import BridgeOptions, Outcome, Question, Run
+from dragoman.bridges.llamaindex.steps import GATE, Gate, Live, gated
+from dragoman.bridges.llamaindex.values import (
+    Asked,
+    answer_class,
+    block_of,
+    count,
+    fields_of,
+    joined,
+    parts_of,
+    question_of,
+    response,
+    start_event,
+    waiting,
+)
+from dragoman.bridges.state import LIMIT
+
+logger = logging.getLogger("dragoman")
+Start: TypeAlias = str | Callable[[Sequence[Part]], StartEvent]
+CORE = "llama_index.core"
+COSTLY = frozenset(("run_agent_step", "call_tool"))
+"""The steps of an agent that call a model or a tool; its other steps only pass something on."""
+TAIL = 1000
+"""How much of the end of an answer is kept, so that nothing is said twice."""
+ROOM = LIMIT - 16 * 1024
+"""The most bytes of a workflow's state; the rest is for the questions."""
+
+
+def serve(
+    workflow: Workflow,
+    *,
+    start: Start = "",
+    memory: Callable[[str], Any] | None = None,
+    **options: Unpack[BridgeOptions],
+) -> Agent:
+    """Serve a workflow.
+
+    `start` is the field of the start event that takes the text of a message, or a function that
+    makes the start event of the parts of a message. `memory` makes the memory of a conversation, of
+    its name, for an agent that is to keep its conversations in a store of yours."""
+    return bridge.serve(LlamaIndex(workflow, start, memory), **options)
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """How far a workflow has come."""
+
+    state: bytes
+    """Its context and the messages of its memory, as JSON."""
+    said: str = ""
+    """The end of what it has streamed."""
+    used: dict[str, int] = {}
+    questions: tuple[Question, ...] = ()
+    asked: dict[str, Asked] = {}
+    """The events that have asked, by the ids of the questions."""
+    ended: bool = False
+    result: Any = None
+
+
+class LlamaIndex:
+    """See `bridge.Framework`."""
+
+    package = "llama-index-workflows"
+    logs_steps = True
+    output = None
+
+    def __init__(
+        self, workflow: Workflow, start: Start = "", memory: Callable[[str], Any] | None = None
+    ) -> None:
+        self._start = start
+        self._memory = memory
+        self._agent = workflow.start_event_class.__module__.startswith(f"{CORE}.agent.")
+        if memory is not None and not self._agent:
+            raise ValueError("memory is for agents; this workflow is not one")
+        about = workflow
+        if self._agent and isinstance(agents := getattr(workflow, "agents", None), dict):
+            about = agents[getattr(workflow, "root_agent", "")]
+        named = isinstance(name := getattr(about, "name", None), str) and self._agent
+        fields = getattr(type(about), "model_fields", {}) if named else {}
+        self.name = str(name) if named and name != fields["name"].default else ""
+        told = str(getattr(about, "description", "")) if named else ""
+        self.description = told if named and told != fields["description"].default else ""
+        steps = get_steps_from_instance(workflow)
+        self._gated = frozenset(steps) & COSTLY if self._agent else frozenset(steps)
+        self._workflow = gated(workflow, self._gated)
+
+    async def run(self, run: Run) -> Outcome:
+        """Run the workflow until it ends or asks."""
+        place = run.load(self._loaded) or Place(state=b"")
+        live: list[Live] = []
+        try:
+            while True:
+                place = await run.turn.step(
+                    "workflow", self._advance, run, live, place, returns=Place
+                )
+                if place.ended or place.questions:
+                    break
+        finally:
+            for each in live:
+                await each.stop()
+        if place.questions:
+            return Outcome(state=msgspec.msgpack.encode(place), questions=place.questions)
+        state = msgspec.msgpack.encode(Place(state=place.state)) if place.state else b""
+        return Outcome(state=state, result=place.result, usage=dict(place.used))
+
+    def _loaded(self, data: bytes) -> Place:
+        """Where the run before has ended; raises an error if that cannot be read."""
+        place = msgspec.msgpack.decode(data, type=Place)
+        self._context(place)
+        return place
+
+    def _context(self, place: Place) -> tuple[Context | None, list[Any]]:
+        """The context to go on with, and the messages of the agent's memory."""
+        if not place.state:
+            return None, []
+        saved = json.loads(place.state)
+        messages = saved["messages"]
+        if messages:
+            kind = import_module(f"{CORE}.llms").ChatMessage
+            messages = [kind.model_validate(message) for message in messages]
+        return Context.from_dict(self._workflow, saved["context"]), messages
+
+    async def _advance(self, run: Run, live: list[Live], place: Place) -> Place:
+        """Go on, until something is to be logged: the next steps begin, it asks or it ends."""
+        if not live:
+            live.append(await self._begin(run, place))
+        (now,) = live
+        now.gate.open()
+        async for event in now.events():
+            if event is None:  # steps are at the gate
+                if state := await self._state(now):
+                    return Place(state=state, said=now.said, used=dict(now.used))
+                now.gate.open()  # it cannot be logged: a crash repeats more
+            elif isinstance(event, WorkflowIdleEvent):
+                if now.moved:  # otherwise, the answers that were sent have not come yet
+                    return await self._pause(now)
+            elif isinstance(event, InputRequiredEvent):
+                now.asked.append(event)
+            elif isinstance(event, UnhandledEvent) and not now.moved:
+                raise ValueError(f"the workflow takes no {event.event_type} now")
+            else:
+                await self._report(run, now, event)
+        return await self._end(run, now)
+
+    async def _begin(self, run: Run, place: Place) -> Live:
+        """Start the workflow, or go on with it."""
+        ctx, messages = self._context(place)
+        goes_on = ctx is not None and ctx.is_running
+        workers = json.loads(place.state)["context"].get("workers", {}) if goes_on else {}
+        known = [step for name, step in workers.items() if name in self._gated]
+        gate = Gate(sum(len(step["in_progress"]) for step in known))
+        token = GATE.set(gate)
+        try:
+            if goes_on:
+                handler = self._workflow.run(ctx=ctx)
+            else:
+                event = self._message(run.parts)
+                handler = self._workflow.run(ctx=ctx, start_event=event)
+        finally:
+            GATE.reset(token)
+        now = Live(handler, gate, place.said, place.used)
+        if self._memory is not None:
+            await handler.ctx.store.set("memory", self._memory(run.session))
+        elif messages:
+            memories = import_module(f"{CORE}.memory")
+            memory = memories.ChatMemoryBuffer.from_defaults(messages, llm=self._model())
+            await handler.ctx.store.set("memory", memory)
+        if goes_on and place.asked:
+            if any(waiter["has_requirements"] for waiter in waiting(workers)):
+                await now.settle()  # until then, an answer would go to all who wait
+            for answer in run.answers:
+                await handler.send_event(response(place.asked[answer.id], answer))
+            now.moved = False
+        return now
+
+    def _message(self, parts: Sequence[Part]) -> StartEvent:
+        """The client's message as the workflow takes it."""
+        if callable(self._start):
+            return self._start(parts)
+        kind = self._workflow.start_event_class
+        if self._agent:
+            llms = import_module(f"{CORE}.llms")
+            message = llms.ChatMessage(role="user", blocks=[block_of(llms, part) for part in parts])
+            return kind(user_msg=message)
+        return start_event(kind, parts, self._start)
+
+    def _model(self) -> Any:
+        """The model of an agent, or of the first of several."""
+        agents = getattr(self._workflow, "agents", None)
+        agent = agents[getattr(self._workflow, "root_agent", "")] if agents else self._workflow
+        return getattr(agent, "llm", None)
+
+    async def _state(self, now: Live, ended: bool = False) -> bytes:
+        """What the workflow needs to go on; if it has ended, what its next run begins with. Empty
+        if it cannot be written down, or is too large."""
+        try:
+            with warnings.catch_warnings():
+                # the framework never writes down a memory: its messages are written down here
+                warnings.simplefilter("ignore", UnserializableKeyWarning)
+                context = now.handler.ctx.to_dict()
+            if ended:  # nothing else: the time that has passed counts for this run only
+                context = {"version": context["version"], "state": context["state"]}
+            messages: list[Any] = []
+            if self._agent and self._memory is None:
+                memory = await now.handler.ctx.store.get("memory", default=None)
+                messages = [] if memory is None else await memory.aget_all()
+            found = [message.model_dump(mode="json") for message in messages]
+            data = joined(context, found)
+        except (TypeError, ValueError) as error:
+            kind = type(error).__name__  # its text may have values of the conversation
+            logger.warning("the state of a workflow cannot be written as JSON (%s)", kind)
+            return b""
+        starts = [n for n, message in enumerate(messages) if message.role == "user"]
+        while ended and len(data) > ROOM and starts:  # forget the oldest messages
+            starts = starts[max(1, len(starts) // 2) :]
+            data = joined(context, found[starts[0] :] if starts else [])
+        return data if len(data) <= ROOM else b""
+
+    async def _report(self, run: Run, now: Live, event: Event) -> None:
+        """Report what the workflow streams. What other events have, is known by its names."""
+        found = fields_of(event)
+        if isinstance(text := found.get("delta"), str):
+            if self._speaks(found):
+                now.said = (now.said + text)[-TAIL:]
+                await run.write(text)
+        elif isinstance(name := found.get("tool_name"), str):
+            if "tool_output" in found:
+                await run.detail(f"{name} returned {found['tool_output']}")
+            else:
+                await run.tool(name)
+        elif type(event).__module__.startswith(f"{CORE}.agent."):
+            if type(event).__name__ == "AgentOutput":
+                count(now.used, found.get("raw"))
+        elif not isinstance(event, StopEvent | StepStateChanged | UnhandledEvent):
+            await run.detail(json.dumps(found, default=str))
+
+    def _speaks(self, found: Mapping[str, Any]) -> bool:
+        """Whether a delta is text of the answer. Some agents stream their thoughts, too."""
+        if not self._agent:
+            return True
+        agents = getattr(self._workflow, "agents", None) or {}
+        agent = agents.get(found.get("current_agent_name"), self._workflow)
+        workflow = import_module(f"{CORE}.agent.workflow")
+        return not isinstance(agent, workflow.ReActAgent | workflow.CodeActAgent)
+
+    async def _pause(self, now: Live) -> Place:
+        """The workflow waits for somebody."""
+        unable = UserError(
+            "The workflow cannot wait for an answer: its state is too large, or has values that "
+            "cannot be written as JSON"
+        )
+        state = await self._state(now)
+        if not state:
+            raise unable
+        waiters = waiting(json.loads(state)["context"]["workers"])
+        waiters = [waiter for waiter in waiters if not waiter["resolved_event"]]
+        questions, asked = [], {}
+        for number, event in enumerate(now.asked or [None] * len(waiters)):
+            found = {} if event is None else fields_of(event)
+            kind = answer_class(self._workflow, waiters, number)
+            question = question_of(str(number), found, kind)
+            questions.append(question)
+            found = json.loads(json.dumps(found, default=str))
+            asked[question.id] = Asked(kind, found, question.approval)
+        if not questions:
+            raise ValueError("the workflow waits, and nothing says for what")
+        place = Place(
+            state=state,
+            said=now.said,
+            used=dict(now.used),
+            questions=tuple(questions),
+            asked=asked,
+        )
+        if len(msgspec.msgpack.encode(place)) > LIMIT:
+            raise unable
+        return place
+
+    async def _end(self, run: Run, now: Live) -> Place:
+        """The workflow has ended; raises the error if it has failed."""
+        result = await now.handler
+        text, files, structured = parts_of(result)
+        if text.strip() and not now.said.strip().endswith(text.strip()[-TAIL:]):
+            await run.write(text)
+        for file in files:
+            await run.file(file)
+        state = await self._state(now, ended=True)
+        return Place(state=state, used=dict(now.used), ended=True, result=structured)

@@ -1,0 +1,300 @@
+"""Remote agents as tools of a model: each skill is a function with a name, a description and a JSON
+Schema. `functions` is for every framework; bridges make the tools of their frameworks of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias, Unpack
+
+from msgspec import Struct
+
+from dragoman import (
+    A2AError,
+    AgentCard,
+    Part,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+from dragoman.bridges.bridge import current_turn
+from dragoman.client import Client, Options, RemoteSkill, Result
+from dragoman.prompt_safety import clean
+
+Remote: TypeAlias = str | AgentCard | Client
+"""An agent: its URL, its card, or a client."""
+Report: TypeAlias = Callable[[str], Awaitable[None]]
+
+RESUME = "urn:dragoman:resume:v1"
+"""An agent with this extension recognises a message that is sent again."""
+CANNOT = (-32004, -32601)
+"""The codes of agents that cannot list their tasks."""
+DESCRIPTION, ANSWER = 1000, 100_000
+"""The most characters of a description, and of an answer, that a model gets to read."""
+LONGEST_NAME = 64
+WORDS: dict[str, Any] = {
+    "type": "object",
+    "properties": {"message": {"type": "string", "description": "What to say to the agent."}},
+    "required": ["message"],
+    "additionalProperties": False,
+}
+"""The parameters of a skill whose agent says nothing about them."""
+
+
+class RemoteAnswer(Struct, frozen=True, kw_only=True):
+    """What a remote agent has answered."""
+
+    text: str = ""
+    """For the model: without invisible characters, and cut."""
+    data: Any = None
+    """The structured result, if there is one."""
+    files: tuple[Part, ...] = ()
+    task: str = ""
+    """The id of the remote task; empty if there is none."""
+
+    @property
+    def content(self) -> str:
+        """What a model reads."""
+        return self.text if self.data is None else json.dumps(self.data, ensure_ascii=False)
+
+
+class RemoteFailed(Exception):
+    """A remote agent has failed, has rejected the call, or could not be reached."""
+
+
+class RemoteQuestion(Exception):
+    """A remote agent asks before it goes on: answer with `RemoteTool.answer`."""
+
+    def __init__(self, tool: str, text: str, task: str, *, approval: bool) -> None:
+        super().__init__(text)
+        self.tool = tool
+        self.text = text
+        self.task = task
+        """The id of the remote task that waits."""
+        self.approval = approval
+        """It asks for a login or an approval."""
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The question as JSON, for the pause of a framework."""
+        return {"question": self.text, "tool": self.tool, "task": self.task}
+
+
+class RemoteTool:
+    """A skill of a remote agent, as a tool that a model can call."""
+
+    def __init__(self, name: str, agent: _Agent, skill: RemoteSkill) -> None:
+        self.name = name
+        said = skill.description or skill.name or skill.id
+        self.description = clean(f"{said} (skill of the agent {agent.card.name})", DESCRIPTION)
+        """Safe to show to a model: of a limited length, and without invisible characters."""
+        self.parameters = _parameters(skill)
+        """The JSON Schema of the arguments."""
+        self._agent = agent
+        self._skill = skill
+
+    async def call(
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        key: str,
+        conversation: str = "",
+        report: Report | None = None,
+    ) -> RemoteAnswer:
+        """Call the skill. Raises RemoteFailed, or RemoteQuestion if the agent asks.
+
+        A call that is made again under the same `key` gets the same task. Calls of one
+        `conversation` are one conversation at the agent, too. `report` is given its progress."""
+        try:
+            said = self._parts(arguments)
+        except A2AError as error:
+            raise RemoteFailed(str(error)) from error
+        return await self._send(said, key=key, context=self._context(conversation), report=report)
+
+    async def answer(
+        self, task: str, said: Any, *, key: str, report: Report | None = None
+    ) -> RemoteAnswer:
+        """Answer a question, and go on as `call` does."""
+        return await self._send(said, key=key, task=task, report=report)
+
+    def _parts(self, arguments: Mapping[str, Any]) -> Any:
+        if self._skill.input is None and not self._skill.files:
+            return str(arguments.get("message", ""))
+        given = {
+            name: Part(url=value) if name in self._skill.files else value
+            for name, value in arguments.items()
+        }
+        self._skill.check(given)
+        return self._skill.parts(given)
+
+    def _context(self, conversation: str) -> str:
+        if not conversation:
+            return ""
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self._agent.card.name}:{conversation}"))
+
+    async def _send(
+        self, said: Any, *, key: str, task: str = "", context: str = "", report: Report | None
+    ) -> RemoteAnswer:
+        try:
+            async with self._agent.client() as client:
+                known = "" if self._agent.remembers else await _known(client, key, task, context)
+                if known:
+                    return self._answered(Result(task=await client.task(known).wait()))
+                streaming = client.card.capabilities.streaming
+                if report is None or not streaming:
+                    found = await client.send(
+                        said, task=task, context=context, key=key, skill=self._skill.id
+                    )
+                    return self._answered(found)
+                stream = client.stream(
+                    said, task=task, context=context, key=key, skill=self._skill.id
+                )
+                async with stream:
+                    async for event in stream:
+                        if isinstance(event, TaskStatusUpdateEvent) and _progress(event):
+                            await report(clean(event.text, DESCRIPTION))
+                return self._answered(stream.result)
+        except (A2AError, OSError) as error:
+            raise RemoteFailed(f"{self.name}: {clean(str(error), DESCRIPTION)}") from error
+
+    def _answered(self, result: Result) -> RemoteAnswer:
+        task = result.task.id if result.task else ""
+        text = clean(result.text, ANSWER)
+        if result.ok:
+            data = result.data
+            if self._skill.wrapped and isinstance(data, dict):
+                data = data.get("result")
+            return RemoteAnswer(text=text, data=data, files=tuple(result.files), task=task)
+        state = result.state
+        if state is not None and state.interrupted:
+            approval = state is TaskState.AUTH_REQUIRED
+            raise RemoteQuestion(self.name, text, task, approval=approval)
+        name = state.name.lower().replace("_", "-") if state else "unknown"
+        raise RemoteFailed(f"{self.name}: the task is {name}: {text}".rstrip(": "))
+
+
+class _Agent:
+    """A remote agent, and how it is reached."""
+
+    def __init__(self, card: AgentCard, options: Mapping[str, Any], client: Client | None) -> None:
+        self.card = card
+        self.remembers = any(e.uri == RESUME for e in card.capabilities.extensions or ())
+        """It recognises a message that is sent again."""
+        self._options = dict(options)
+        self._client = client
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client for one call. In the turn of an agent of ours it works on the turn's behalf."""
+        turn = current_turn.get()
+        if self._client is not None:
+            yield self._client
+        elif turn is not None:
+            async with turn.connect(self.card, **self._options) as client:
+                yield client
+        else:
+            async with Client.connect(self.card, **self._options) as client:
+                yield client
+
+
+async def tools(*agents: Remote, **options: Unpack[Options]) -> list[RemoteTool]:
+    """The skills of these agents as tools. `options` are those of `Client.connect`."""
+    found: dict[str, RemoteTool] = {}
+    for agent in agents:
+        if isinstance(agent, Client):
+            await agent.open()
+            card, skills = agent.card, agent.skills
+        else:
+            async with Client.connect(agent, **options) as client:
+                card, skills = client.card, client.skills
+        remote = _Agent(card, options, agent if isinstance(agent, Client) else None)
+        for skill in skills.values():
+            name = _name(skill.id)
+            if name in found or len(agents) > 1:
+                name = _name(f"{card.name}_{skill.id}")
+            free, number = name, 2
+            while free in found:
+                free, number = f"{name[: LONGEST_NAME - 4]}_{number}", number + 1
+            found[free] = RemoteTool(free, remote, skill)
+    return list(found.values())
+
+
+async def functions(*agents: Remote, **options: Unpack[Options]) -> list[dict[str, Any]]:
+    """The skills of these agents as chat-completion tools have them: `type`, `function` with name,
+    description and parameters, and `call`, a function of the arguments and the id of the call."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters,
+            },
+            "call": _called(tool),
+        }
+        for tool in await tools(*agents, **options)
+    ]
+
+
+def _called(tool: RemoteTool) -> Callable[..., Awaitable[str]]:
+    async def call(arguments: str | Mapping[str, Any], id: str) -> str:
+        given = json.loads(arguments) if isinstance(arguments, str) else arguments
+        return (await tool.call(given, key=id)).content
+
+    call.__name__, call.__doc__ = tool.name, tool.description
+    return call
+
+
+async def _known(client: Client, key: str, task: str, context: str) -> str:
+    """The task that has the message of this key already; empty if there is none, or if the agent
+    cannot say it."""
+    try:
+        if task:
+            found = await client.task(task).get()
+            return task if any(m.message_id == key for m in found.history) else ""
+        if context:
+            async for found in client.list(context=context, history=100):
+                if any(message.message_id == key for message in found.history):
+                    return found.id
+    except A2AError as error:
+        if error.rpc not in CANNOT:
+            raise
+    return ""
+
+
+def _progress(event: TaskStatusUpdateEvent) -> bool:
+    return event.status.state is TaskState.WORKING and bool(event.text)
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", text).strip("_")[:LONGEST_NAME] or "agent"
+
+
+def _parameters(skill: RemoteSkill) -> dict[str, Any]:
+    if skill.input is None and not skill.files:
+        return WORDS
+    schema = dict(skill.input or {"type": "object", "properties": {}})
+    fields = dict(schema.get("properties", {}))
+    required = list(schema.get("required", ()))
+    for name, file in skill.files.items():
+        fields[name] = {"type": "string", "format": "uri", "description": "The URL of a file."}
+        if file.required:
+            required.append(name)
+    described: dict[str, Any] = _safe({**schema, "properties": fields})
+    return {**described, "required": required}
+
+
+def _safe(value: Any) -> Any:
+    """A schema whose descriptions are safe to show to a model."""
+    if isinstance(value, Mapping):
+        return {
+            key: clean(item, DESCRIPTION)
+            if key in ("description", "title") and isinstance(item, str)
+            else _safe(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_safe(item) for item in value]
+    return value

@@ -1,0 +1,96 @@
+"""What a framework needs to go on, as it is kept in the log: compressed, and without the files of
+the conversation's messages, which are in the log already."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import metadata
+from typing import TypeVar
+
+from msgspec import Struct
+
+from dragoman import Message
+
+T = TypeVar("T")
+
+LIMIT = 180 * 1024
+"""The most bytes of a state that is kept. (As text in an entry they are a third more.)"""
+SMALL = 1024
+"""A file of fewer bytes stays in the state."""
+_MARK = b"DragomanFile"
+
+
+class Saved(Struct, frozen=True):
+    """A state, and which version of which framework saved it."""
+
+    framework: str
+    version: str
+    state: bytes
+
+
+class Files:
+    """The files of a conversation's messages, which a state refers to."""
+
+    def __init__(self, messages: Iterable[Message] = ()) -> None:
+        self._places: dict[bytes, bytes] = {}
+        """What stands in a state, by what stands for it."""
+        self.add(messages)
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """Know the files of these messages, too."""
+        for message in messages:
+            for part in message.parts:
+                if part.raw is not None and len(part.raw) >= SMALL:
+                    self._places.update(_places(part.raw))
+
+    def pack(self, state: bytes) -> bytes:
+        """The state as it is kept."""
+        if len(state) > SMALL:
+            for reference, content in self._places.items():
+                state = state.replace(content, reference)
+        return zlib.compress(state, 1) if state else b""
+
+    def unpack(self, data: bytes) -> bytes:
+        """The state that was packed. A file that is not known becomes other bytes of its length."""
+        state = zlib.decompress(data) if data else b""
+        if _MARK in state:
+            for reference, content in self._places.items():
+                state = state.replace(reference, content)
+        return state
+
+    def missing(self, data: bytes) -> bool:
+        """Whether a packed state refers to a file that is not known."""
+        return _MARK in self.unpack(data)
+
+    def fitting(
+        self, items: Sequence[T], encode: Callable[[list[T]], bytes], starts: Callable[[T], bool]
+    ) -> bytes:
+        """The latest of these items that are at most LIMIT bytes together when they are packed,
+        encoded. The first one of them `starts` a turn of the conversation."""
+        left = list(items)
+        while left and (size := len(self.pack(encode(left)))) > LIMIT:
+            drop = max(1, len(left) * (size - LIMIT) // size)
+            while drop < len(left) and not starts(left[drop]):
+                drop += 1
+            left = left[drop:]
+        return encode(left)
+
+
+def _places(raw: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """How a file may stand in a state, and as many bytes that stand for it. They are letters and
+    digits, so that they are base64, too."""
+    name = _MARK + hashlib.sha256(raw).hexdigest().encode()
+    forms = (raw, base64.b64encode(raw), base64.urlsafe_b64encode(raw))
+    for kind, content in zip((b"r", b"b", b"u"), forms, strict=True):
+        yield (name + kind).ljust(len(content), b"0"), content
+
+
+def version(package: str) -> str:
+    """The installed version of a distribution."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "?"

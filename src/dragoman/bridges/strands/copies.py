@@ -1,0 +1,97 @@
+"""Copies of an agent of Strands: one for each run, so that callers share no messages."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from strands import Agent, Snapshot
+from strands.agent import ConversationManager, ModelRetryStrategy
+from strands.handlers import PrintingCallbackHandler, null_callback_handler
+from strands.hooks import HookRegistry
+from strands.telemetry import EventLoopMetrics
+from strands.tools.registry import ToolRegistry
+
+
+def check(agent: Agent) -> None:
+    """ValueError if an agent cannot be copied."""
+    for what in ("session_manager", "background_tasks"):
+        if getattr(agent, f"_{what}", None) is not None:
+            raise ValueError(
+                f"an agent with {what}=... serves one conversation only; give serve a function "
+                "that makes the agent of a conversation, given the conversation's name"
+            )
+    for tool in agents_in(agent).values():
+        check(tool.agent)
+
+
+def copied(agent: Agent, snapshot: Snapshot) -> Agent:
+    """A copy of an agent, with the messages and the state of a snapshot. It shares what belongs to
+    no conversation: model, tools, hooks, middleware."""
+    twin = copy.copy(agent)
+    manager = copy.copy(agent.conversation_manager)
+    twin.conversation_manager = manager
+    twin.hooks = CopiedHooks(agent.hooks, {id(agent.conversation_manager): manager})
+    twin.tool_registry = ToolRegistry()
+    twin.tool_registry.registry = dict(agent.tool_registry.registry)
+    twin.tool_registry.dynamic_tools = dict(agent.tool_registry.dynamic_tools)
+    for name, tool in agents_in(agent).items():
+        twin.tool_registry.registry[name] = _copied_tool(tool)
+    twin.tool_caller = Agent.ToolCaller(twin)
+    twin.event_loop_metrics = EventLoopMetrics()
+    # An agent refuses a second run while it has one, and a cancel ends all that it has. There is no
+    # public way to a copy that has runs of its own.
+    twin._concurrency = type(agent._concurrency)(agent.concurrent_invocation_mode)
+    twin._cancel_signal = threading.Event()
+    twin.load_snapshot(snapshot)
+    quiet(twin)
+    return twin
+
+
+def quiet(agent: Agent) -> None:
+    """Have an agent print nothing. (By default it prints its answers.)"""
+    if isinstance(agent.callback_handler, PrintingCallbackHandler):
+        agent.callback_handler = null_callback_handler
+
+
+def agents_in(agent: Agent) -> Mapping[str, Any]:
+    """The tools of an agent that are agents themselves, by name."""
+    tools = agent.tool_registry.registry.items()
+    return {name: tool for name, tool in tools if isinstance(getattr(tool, "agent", None), Agent)}
+
+
+def remembering(agent: Agent) -> Mapping[str, Agent]:
+    """The agents among its tools that remember from call to call, by name."""
+    tools = agents_in(agent).items()
+    return {name: tool.agent for name, tool in tools if getattr(tool, "_preserve_context", False)}
+
+
+def _copied_tool(tool: Any) -> Any:
+    twin = copy.copy(tool)
+    # the public way, as_tool, does not know how the tool was made
+    twin._agent = copied(tool.agent, tool.agent.take_snapshot(preset="session"))
+    twin._lock = threading.Lock()
+    return twin
+
+
+class CopiedHooks(HookRegistry):
+    """The hooks of an agent, for a copy of it: what counts for one conversation is copied."""
+
+    def __init__(self, hooks: HookRegistry, copies: dict[int, Any]) -> None:
+        super().__init__()
+        self._hooks = hooks
+        self._copies = copies
+
+    def get_callbacks_for(self, event: Any) -> Iterator[Any]:
+        """See `HookRegistry.get_callbacks_for`."""
+        for callback in self._hooks.get_callbacks_for(event):
+            found = callback
+            owner = getattr(callback, "__self__", None)
+            if isinstance(owner, ConversationManager | ModelRetryStrategy):
+                if id(owner) not in self._copies:
+                    self._copies[id(owner)] = copy.copy(owner)
+                found = getattr(self._copies[id(owner)], callback.__name__)
+            yield found
+        yield from super().get_callbacks_for(event)
