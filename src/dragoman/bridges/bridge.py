@@ -35,10 +35,6 @@ USAGE = "urn:dragoman:usage:v1"
 """The key of the metadata of the final status: what the run has cost."""
 
 
-current_turn: ContextVar[Turn | None] = ContextVar("current_turn", default=None)
-"""The turn that a framework works on, for its tools that call other agents."""
-
-
 class BridgeOptions(TypedDict, total=False):
     """Options of every bridge."""
 
@@ -189,8 +185,12 @@ class Run:
 
     async def tool(self, name: str) -> None:
         """A tool is called."""
+        await self.report(f"Calling {name}")
+
+    async def report(self, text: str) -> None:
+        """Something that is done meanwhile."""
         if self._progress != "none":
-            await self.turn.emit(self.turn.working(f"Calling {name}"))
+            await self.turn.emit(self.turn.working(text))
 
     async def detail(self, text: str) -> None:
         """Something that only those want to know who asked for all."""
@@ -200,6 +200,10 @@ class Run:
     async def file(self, part: Part, name: str = "") -> None:
         """A file that the agent made."""
         await self.turn.emit(self.turn.artifact(part, name=name))
+
+
+current_run: ContextVar[Run | None] = ContextVar("current_run", default=None)
+"""The run in which a tool of a framework is called."""
 
 
 def data_of(message: Message) -> Any:
@@ -250,7 +254,6 @@ async def _converse(
     framework: Framework, turn: Turn, progress: Progress, approvals: Approvals
 ) -> Outcome:
     package = framework.package
-    current_turn.set(turn)  # a turn has a task of its own, and so a context of its own
     kept = await turn.context_saved()
     saved = msgspec.convert(kept, Saved) if isinstance(kept, dict) else None
     files = Files(turn.history)
@@ -261,6 +264,7 @@ async def _converse(
     while True:
 
         async def once(run: Run = run) -> Outcome:
+            current_run.set(run)
             outcome = await framework.run(run)
             return replace(outcome, state=files.pack(outcome.state))
 

@@ -3,6 +3,7 @@ Schema. `functions` is for every framework; bridges make the tools of their fram
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import uuid
@@ -19,7 +20,7 @@ from dragoman import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from dragoman.bridges.bridge import current_turn
+from dragoman.bridges.bridge import current_run
 from dragoman.client import Client, Options, RemoteSkill, Result
 from dragoman.prompt_safety import clean
 
@@ -88,7 +89,8 @@ class RemoteTool:
     def __init__(self, name: str, agent: _Agent, skill: RemoteSkill) -> None:
         self.name = name
         said = skill.description or skill.name or skill.id
-        self.description = clean(f"{said} (skill of the agent {agent.card.name})", DESCRIPTION)
+        whose = f" (skill of the agent {agent.card.name})" if skill.id else ""
+        self.description = clean(f"{said}{whose}", DESCRIPTION)
         """Safe to show to a model: of a limited length, and without invisible characters."""
         self.parameters = _parameters(skill)
         """The JSON Schema of the arguments."""
@@ -106,7 +108,8 @@ class RemoteTool:
         """Call the skill. Raises RemoteFailed, or RemoteQuestion if the agent asks.
 
         A call that is made again under the same `key` gets the same task. Calls of one
-        `conversation` are one conversation at the agent, too. `report` is given its progress."""
+        `conversation` are one conversation at the agent, too. `report` is given its progress; that
+        of an agent of ours is reported by the task, too."""
         try:
             said = self._parts(arguments)
         except A2AError as error:
@@ -137,6 +140,9 @@ class RemoteTool:
     async def _send(
         self, said: Any, *, key: str, task: str = "", context: str = "", report: Report | None
     ) -> RemoteAnswer:
+        run = current_run.get()
+        if report is None and run is not None:
+            report = run.report
         try:
             async with self._agent.client() as client:
                 known = "" if self._agent.remembers else await _known(client, key, task, context)
@@ -188,11 +194,11 @@ class _Agent:
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
         """A client for one call. In the turn of an agent of ours it works on the turn's behalf."""
-        turn = current_turn.get()
+        run = current_run.get()
         if self._client is not None:
             yield self._client
-        elif turn is not None:
-            async with turn.connect(self.card, **self._options) as client:
+        elif run is not None:
+            async with run.turn.connect(self.card, **self._options) as client:
                 yield client
         else:
             async with Client.connect(self.card, **self._options) as client:
@@ -203,22 +209,25 @@ async def tools(*agents: Remote, **options: Unpack[Options]) -> list[RemoteTool]
     """The skills of these agents as tools. `options` are those of `Client.connect`."""
     found: dict[str, RemoteTool] = {}
     for agent in agents:
-        if isinstance(agent, Client):
-            await agent.open()
-            card, skills = agent.card, agent.skills
-        else:
-            async with Client.connect(agent, **options) as client:
-                card, skills = client.card, client.skills
-        remote = _Agent(card, options, agent if isinstance(agent, Client) else None)
+        remote, skills = await _connected(agent, options)
         for skill in skills.values():
             name = _name(skill.id)
             if name in found or len(agents) > 1:
-                name = _name(f"{card.name}_{skill.id}")
+                name = _name(f"{remote.card.name}_{skill.id}")
             free, number = name, 2
             while free in found:
                 free, number = f"{name[: LONGEST_NAME - 4]}_{number}", number + 1
             found[free] = RemoteTool(free, remote, skill)
     return list(found.values())
+
+
+async def conversation_tool(agent: Remote, **options: Unpack[Options]) -> RemoteTool:
+    """An agent as one tool that takes words, for nodes and sub-agents: the agent itself decides
+    which of its skills is meant."""
+    remote, _ = await _connected(agent, options)
+    card = remote.card
+    skill = RemoteSkill(id="", name=card.name, description=card.description)
+    return RemoteTool(_name(card.name), remote, skill)
 
 
 async def functions(*agents: Remote, **options: Unpack[Options]) -> list[dict[str, Any]]:
@@ -238,6 +247,14 @@ async def functions(*agents: Remote, **options: Unpack[Options]) -> list[dict[st
     ]
 
 
+def key(*names: str) -> str:
+    """A key of a call, made of ids that stay the same when a framework makes the call again. In an
+    agent of ours the task is one of them."""
+    run = current_run.get()
+    task = run.turn.task.id if run else ""
+    return hashlib.sha256(json.dumps([task, *names]).encode()).hexdigest()[:32]
+
+
 def _called(tool: RemoteTool) -> Callable[..., Awaitable[str]]:
     async def call(arguments: str | Mapping[str, Any], id: str) -> str:
         given = json.loads(arguments) if isinstance(arguments, str) else arguments
@@ -245,6 +262,15 @@ def _called(tool: RemoteTool) -> Callable[..., Awaitable[str]]:
 
     call.__name__, call.__doc__ = tool.name, tool.description
     return call
+
+
+async def _connected(agent: Remote, options: Options) -> tuple[_Agent, Mapping[str, RemoteSkill]]:
+    """An agent whose card was read, and its skills."""
+    if isinstance(agent, Client):
+        await agent.open()
+        return _Agent(agent.card, options, agent), agent.skills
+    async with Client.connect(agent, **options) as client:
+        return _Agent(client.card, options, None), client.skills
 
 
 async def _known(client: Client, key: str, task: str, context: str) -> str:

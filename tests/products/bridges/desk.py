@@ -74,10 +74,13 @@ EXECUTORS = {
 class Desk:
     """A process that serves the agent; it can be killed and started again."""
 
-    def __init__(self, framework: Framework, folder: Path, *options: str) -> None:
+    def __init__(
+        self, framework: Framework, folder: Path, *options: str, **environment: str
+    ) -> None:
         self.framework = framework
-        self._folder = folder
+        self.folder = folder
         self._options = options
+        self._environment = environment
         self._process: subprocess.Popen[str] | None = None
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -87,7 +90,7 @@ class Desk:
     @property
     def done(self) -> list[str]:
         """What the agent has done, in order."""
-        file = self._folder / "effects"
+        file = self.folder / "effects"
         return file.read_text().split("\n")[:-1] if file.exists() else []
 
     def start(self) -> None:
@@ -97,18 +100,19 @@ class Desk:
         sources = (ROOT / "src", Path(__file__).parent / "desks", ROOT)
         environment = {
             **os.environ,
+            **self._environment,
             "PYTHONPATH": os.pathsep.join(map(str, sources)),
-            "EFFECTS": str(self._folder / "effects"),
+            "EFFECTS": str(self.folder / "effects"),
             "DRAGOMAN_POLL": "0.1",
             "DRAGOMAN_LEASE": "5",
         }
         served = f"{self.framework.module}:{self.framework.served}"
         command = (str(python), "-W", "ignore", "-m", "dragoman", "serve", served)
-        store = f"sqlite:///{self._folder / 'desk.db'}"
-        with (self._folder / "log").open("a") as log:
+        store = f"sqlite:///{self.folder / 'desk.db'}"
+        with (self.folder / "log").open("a") as log:
             self._process = subprocess.Popen(
                 [*command, "--port", str(self._port), "--store", store, *self._options],
-                cwd=self._folder,
+                cwd=self.folder,
                 env=environment,
                 stderr=log,
                 text=True,
@@ -126,7 +130,7 @@ class Desk:
     @property
     def log(self) -> str:
         """What the server has logged."""
-        return (self._folder / "log").read_text()
+        return (self.folder / "log").read_text()
 
     def kill(self) -> None:
         """End it by SIGKILL."""

@@ -174,3 +174,15 @@ saver = FileSaver(sqlite3.connect(file, check_same_thread=False))
 own = builder.compile(name="Desk", checkpointer=saver)
 by_words = langgraph.serve(desk, approvals="text")
 unreadable = unreadable("langgraph")
+
+
+async def booking(state: MessagesState) -> Any:
+    """A node that calls a remote agent."""
+    (book,) = [t for t in await langgraph.tools(os.environ["REMOTE"]) if t.name == "book"]
+    return {"messages": [AIMessage(await book.ainvoke({"city": "Rome"}))]}
+
+
+trip = StateGraph(MessagesState)
+trip.add_node("booking", booking)
+trip.add_edge(START, "booking")
+host = trip.compile(name="Host")

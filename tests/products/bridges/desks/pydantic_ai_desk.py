@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -140,3 +141,15 @@ def fail() -> str:
 
 by_words = pydantic_ai.serve(desk, approvals="text")
 unreadable = unreadable("pydantic-ai-slim")
+
+
+async def booking(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+    part = latest(messages)
+    if isinstance(part, ToolReturnPart):
+        yield str(part.content)
+    else:
+        yield {0: DeltaToolCall("book", '{"city": "Rome"}', tool_call_id="book-1")}
+
+
+remote = pydantic_ai.toolset(os.environ.get("REMOTE", ""))
+host = Agent(FunctionModel(stream_function=booking), name="Host", toolsets=[remote])

@@ -51,7 +51,14 @@ from pydantic_core import to_jsonable_python
 from dragoman import Agent, Part
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
+from dragoman.bridges.pydantic_ai import remote
+from dragoman.bridges.pydantic_ai.remote import answered, toolset
 from dragoman.bridges.steps import long_step
+
+__all__ = ("PydanticAI", "answered", "serve", "toolset")
+
+REMOTE = "remote:"
+"""Begins the id of a question of a remote agent."""
 
 
 def serve(
@@ -99,6 +106,7 @@ class PydanticAI:
                 message_history=history,
                 deferred_tool_results=_results(run.answers) if run.answers else None,
                 deps=self._deps,
+                conversation_id=run.session,
                 event_stream_handler=_ignore,
             )
         messages = result.all_messages()
@@ -157,6 +165,11 @@ def to_json_text(data: Any) -> str:
 def _questions(requests: DeferredToolRequests) -> list[Question]:
     found = []
     for call in requests.approvals:
+        about = requests.metadata.get(call.tool_call_id) or {}
+        if "question" in about and "task" in about:  # a remote agent asks, see `remote`
+            id = f"{REMOTE}{json.dumps({**about, 'id': call.tool_call_id})}"
+            found.append(Question(id, str(about["question"])))
+            continue
         operation = {"tool": call.tool_name, "arguments": call.args_as_dict()}
         text = f"May I call {call.tool_name} with {to_json_text(operation['arguments'])}?"
         id = f"approval:{call.tool_call_id}"
@@ -174,7 +187,11 @@ def _results(answers: Sequence[Answer]) -> DeferredToolResults:
     results = DeferredToolResults()
     for answer in answers:
         # an id is asked about once: as an approval or as a call
-        if answer.id.startswith("approval:"):
+        if answer.id.startswith(REMOTE):
+            about = json.loads(answer.id.removeprefix(REMOTE))
+            said = answer.text if answer.data is None else answer.data
+            remote.answer(results, about.pop("id"), about, said)
+        elif answer.id.startswith("approval:"):
             id = answer.id.removeprefix("approval:")
             denied = ToolDenied(answer.text) if answer.text else ToolDenied()
             results.approvals[id] = True if answer.approved else denied

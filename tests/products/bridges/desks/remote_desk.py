@@ -1,0 +1,64 @@
+"""A remote agent that tools of frameworks call: `dragoman serve remote_desk:agent`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Struct
+from script import note
+
+from dragoman import Agent, Part, Turn
+
+agent = Agent("Travel Desk", description="Knows about travel.")
+
+
+class Sum(Struct):
+    """What a trip costs."""
+
+    total: int
+
+
+@agent.handler
+async def greet(turn: Turn) -> str:
+    """Answer what is not for a skill."""
+    return "Name a skill."
+
+
+@agent.skill
+async def price(turn: Turn, nights: int, rate: int = 10) -> Sum:
+    """Say what a stay costs."""
+    note(f"price {nights}")
+    await turn.emit(turn.working(f"Asking for {nights} nights"))
+    return Sum(nights * rate)
+
+
+@agent.skill(durable=True)
+async def book(turn: Turn, city: str) -> str:
+    """Book a flight."""
+    await turn.step("begin", note, f"book {city}")
+    seat = await turn.ask_for("Window or aisle?")
+    await turn.step("seat", note, f"seat {seat.text}")
+    meal = await turn.ask_for("Which meal?")
+    await turn.step("meal", note, f"meal {meal.text}")
+    return f"{city}, {seat.text}, {meal.text}"
+
+
+@agent.skill(durable=True)
+async def wait(turn: Turn, city: str) -> str:
+    """Wait for a seat."""
+    await turn.step("begin", note, f"wait {city}")
+    await turn.step("seat", asyncio.sleep, 1.5)
+    await turn.step("done", note, f"done {city}")
+    return f"A seat to {city}"
+
+
+@agent.skill
+async def refuse(turn: Turn, city: str):
+    """Refuse to go there."""
+    yield turn.reject("We do not fly there.")
+
+
+@agent.skill
+async def picture(turn: Turn, city: str) -> Part:
+    """Paint the city."""
+    return Part(raw=b"pixels", media_type="image/png", filename="city.png")
