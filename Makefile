@@ -23,7 +23,7 @@ help:
 	@echo "make test    set up, check and run all tests"
 	@echo "make fast    run the quick tests of the parts, the bindings and the pages, in about a minute"
 	@echo "make docs    try the blocks, links and tables of the pages"
-	@echo "make interop every foreign client and server, in full; writes docs/interop.md"
+	@echo "make interop every foreign client, server and framework, in full; writes docs/interop.md and a table of docs/bridges.md"
 	@echo "make soak    crash it, cut its network and attack it for an hour (SCALE=0.1 for less)"
 	@echo "make fuzz    send it whatever it should not be sent (SECONDS=600; FUZZ_SEED=… again)"
 	@echo "make peers   install the foreign clients and servers that the tests call, in .peers"
@@ -51,7 +51,7 @@ docs: $(STAMP)
 	$(BIN)/python -m pytest -rs tests/docs tests/examples
 
 interop: $(STAMP)
-	INTEROP=full $(BIN)/python -m pytest -p tests.interop.report -n 2 --dist loadfile -rs tests/interop
+	INTEROP=full $(BIN)/python -m pytest -p tests.interop.report -p tests.products.bridges.features -n 2 --dist loadfile -rs tests/interop tests/products
 
 soak: $(STAMP)
 	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest -n 2 --dist loadfile tests/contract tests/unit tests/client tests/faults/test_bytes.py

@@ -22,6 +22,7 @@ from dragoman.server.settings import (
     Setting,
     Settings,
     SettingsError,
+    types,
 )
 
 PREFIX = "DRAGOMAN_"
@@ -131,7 +132,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> Any:
-    kinds = {item.name: item.type for item in msgspec.structs.fields(Settings)}
+    kinds = types()
     if name not in kinds:
         instead = INSTEAD.get(name)
         why = f"there is no such setting; {instead}" if instead else _unknown(name)

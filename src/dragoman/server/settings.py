@@ -6,6 +6,7 @@ import json
 import re
 import typing
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -387,9 +388,15 @@ GROUPS = {
 BOOLEAN = ("true", "false")
 
 
+@cache
+def types() -> dict[str, Any]:
+    """The types of the settings. (To read them takes milliseconds.)"""
+    return {item.name: item.type for item in msgspec.structs.fields(Settings)}
+
+
 def choices(name: str) -> tuple[str, ...]:
     """All values that a setting may have, if they are a few words."""
-    (kind,) = (item.type for item in msgspec.structs.fields(Settings) if item.name == name)
+    kind = types()[name]
     if kind is bool:
         return BOOLEAN
     return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()

@@ -424,11 +424,12 @@ class Worker:
             self._zombies.add(task)
             task.add_done_callback(self._zombies.discard)
             task.cancel()
-            logger.warning(
-                "handler %s continues after its task was taken over",
-                run.handler.name,
-                extra={"task": run.claim.head.id},
-            )
+            if not run.closing:  # one that asks or sleeps has ended, and only has to be told so
+                logger.warning(
+                    "handler %s continues after its task was taken over",
+                    run.handler.name,
+                    extra={"task": run.claim.head.id},
+                )
 
 
 def blamed(frame: FrameType) -> str | None:
