@@ -1,0 +1,136 @@
+"""The common part of bridges, with frameworks of a few lines: states, files, approvals, calls."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from typing import Any
+
+import pytest
+
+from dragoman import Message, Part, Role, Task, TaskState
+from dragoman.bridges import bridge
+from dragoman.bridges.bridge import Outcome, Question, Run
+from dragoman.bridges.state import LIMIT, Files
+from dragoman.bridges.steps import long_step
+from dragoman.testing import local_client
+
+PHOTO = os.urandom(1_000_000)
+
+
+def message(*parts: Part) -> Message:
+    return Message(message_id="m", role=Role.USER, parts=list(parts))
+
+
+@pytest.mark.parametrize("encode", [bytes, base64.b64encode, base64.urlsafe_b64encode])
+def test_files_of_messages_are_not_copied_into_a_state(encode: Any) -> None:
+    files = Files([message(Part(raw=PHOTO, media_type="image/png"))])
+    state = b"before" + encode(PHOTO) + b"after" + encode(PHOTO)
+    packed = files.pack(state)
+    assert len(packed) < 20_000
+    assert files.unpack(packed) == state
+
+
+def test_a_file_that_is_gone_leaves_the_state_readable() -> None:
+    content = base64.b64encode(PHOTO)
+    state = json.dumps({"file": content.decode(), "text": "hello"}).encode()
+    packed = Files([message(Part(raw=PHOTO))]).pack(state)
+    others = Files()
+    assert others.missing(packed)
+    found = json.loads(others.unpack(packed))
+    assert found["text"] == "hello"
+    assert len(base64.b64decode(found["file"])) >= len(PHOTO), "it is base64 still"
+    assert not Files([message(Part(raw=PHOTO))]).missing(packed)
+
+
+def test_the_oldest_items_are_dropped_at_the_beginning_of_a_turn() -> None:
+    items = [f"{'user' if n % 3 == 0 else 'tool'} {n} {os.urandom(2000).hex()}" for n in range(300)]
+
+    def encode(some: list[str]) -> bytes:
+        return json.dumps(some).encode()
+
+    files = Files()
+    kept = json.loads(files.fitting(items, encode, lambda item: item.startswith("user")))
+    assert kept == items[-len(kept) :]
+    assert kept[0].startswith("user")
+    assert LIMIT // 2 < len(files.pack(encode(kept))) <= LIMIT
+
+
+class Photographer:
+    """An agent that keeps all that it got, and asks before it ends."""
+
+    package, name, description, output = "msgspec", "Photographer", "Keeps photos.", None
+    logs_steps = False
+
+    async def run(self, run: Run) -> Outcome:
+        known: list[str] = run.load(json.loads) or []
+        if run.answers:
+            (size,) = (len(base64.b64decode(each)) for each in known[-1:])
+            await run.write(f"{run.answers[0].text}: {size} bytes, {len(known)} photos")
+            return Outcome(state=json.dumps(known).encode())
+        raw = next(part.raw for part in run.parts if part.raw is not None)
+        known.append(base64.b64encode(raw).decode())
+        return Outcome(state=json.dumps(known).encode(), questions=(Question("q", "Where?"),))
+
+
+async def test_a_large_photo_survives_a_question_and_the_next_task() -> None:
+    async with local_client(bridge.serve(Photographer())) as client:
+        for number in (1, 2):
+            asked = await client.send([Part(raw=PHOTO, media_type="image/png")], context="c")
+            assert asked.state is TaskState.INPUT_REQUIRED
+            assert asked.task is not None
+            result = await client.send("Rome", task=asked.task.id)
+            assert result.text == f"Rome: 1000000 bytes, {number} photos"
+
+
+async def test_a_long_result_of_a_step_takes_several_entries() -> None:
+    calls = 0
+
+    class Painter(Photographer):
+        logs_steps = True
+
+        async def run(self, run: Run) -> Outcome:
+            async def paint() -> Any:
+                nonlocal calls
+                calls += 1
+                return {"picture": PHOTO.hex()}
+
+            found = await long_step(run.turn, "paint", paint)
+            if not run.answers:
+                return Outcome(questions=(Question("q", "More?"),))
+            await run.write(str(len(found["picture"])))
+            return Outcome()
+
+    async with local_client(bridge.serve(Painter())) as client:
+        asked = await client.send("paint")
+        assert asked.task is not None
+        result = await client.send("yes", task=asked.task.id)
+        assert result.text == "2000000"
+    assert calls == 2, "each run of the framework has painted once: no replay has"
+
+
+async def test_progress_is_told_as_much_as_the_author_wants() -> None:
+    class Teller(Photographer):
+        async def run(self, run: Run) -> Outcome:
+            await run.tool("look")
+            await run.detail("look returned 5")
+            await run.write("done")
+            return Outcome()
+
+    said: dict[str, list[str]] = {}
+    for progress in ("none", "tools", "all"):
+        async with local_client(bridge.serve(Teller(), progress=progress)) as client:
+            result = await client.send("go")
+            assert isinstance(result.task, Task)
+            said[progress] = [m.text for m in result.task.history if m.role is Role.AGENT]
+    assert said == {
+        "none": [],
+        "tools": ["Calling look"],
+        "all": ["Calling look", "look returned 5"],
+    }
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ValueError, match="approvals must be grant or text"):
+        bridge.serve(Photographer(), approvals="maybe")  # type: ignore[typeddict-item]
