@@ -66,6 +66,8 @@ def recognise(found: Any) -> str:
 def adopt(found: Any, name: str, module: Any) -> Agent | None:
     """Make an agent of a framework's object that a module has under this name; None if it is none.
     Raises ValueError if something is missing."""
+    if type(found).__name__ == "StateGraph":
+        raise ValueError(f"expected a compiled graph; write {name}.compile()")
     bridge = recognise(found)
     if not bridge:
         return None

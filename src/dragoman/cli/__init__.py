@@ -126,8 +126,8 @@ def _parser() -> argparse.ArgumentParser:
         "agents",
         nargs="+",
         metavar="module:agent",
-        help="an Agent or an App to import, such as booking:agent; several agents are allowed, "
-        "but only one App",
+        help="what to import, such as booking:agent: an Agent, an App, an executor of a2a-sdk, or "
+        "an agent of another framework; several agents are allowed, but only one App",
     )
     serve.add_argument(
         "--reload", action="store_true", help="restart when a Python file changes; for development"
@@ -152,8 +152,8 @@ def _parser() -> argparse.ArgumentParser:
         "agents",
         nargs="+",
         metavar="module:agent",
-        help="an Agent or an App to import, such as booking:agent; several agents are allowed, "
-        "but only one App",
+        help="what to import, such as booking:agent: an Agent, an App, an executor of a2a-sdk, or "
+        "an agent of another framework; several agents are allowed, but only one App",
     )
     worker.add_argument(
         "--concurrency",

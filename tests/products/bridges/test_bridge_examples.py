@@ -69,3 +69,10 @@ def test_what_is_no_agent_is_refused(tmp_path: Path, code: str, words: str) -> N
     assert found.returncode == 2
     assert words in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_a_graph_that_is_not_compiled_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class StateGraph: ...\nbuilder = StateGraph()\n")
+    found = run(tmp_path, "serve", "mine:builder", "--port", "0")
+    assert found.returncode == 2
+    assert "expected a compiled graph; write builder.compile()" in found.stderr
