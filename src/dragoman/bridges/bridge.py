@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack
 
@@ -67,6 +67,14 @@ class Question(Struct, frozen=True):
     """What is to be approved: any JSON value."""
 
 
+def remote_question(id: str, about: Mapping[str, Any]) -> Question:
+    """What a remote agent asks, see `remote.RemoteQuestion.value`."""
+    text = str(about["question"])
+    if not about["approval"]:
+        return Question(id, text)
+    return Question(id, text, approval=True, operation={"tool": about["tool"], "question": text})
+
+
 class Answer(Struct, frozen=True):
     """What the client said to a question."""
 
@@ -76,6 +84,15 @@ class Answer(Struct, frozen=True):
     approved: bool = False
     parts: tuple[Part, ...] = ()
     """All that the client said."""
+    decides: bool = False
+    """The question was one of approval."""
+
+    @property
+    def said(self) -> Any:
+        """The answer as a framework takes it: whether it is approved, data, or words."""
+        if self.decides:
+            return self.approved
+        return self.text if self.data is None else self.data
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -290,14 +307,14 @@ async def _answer(turn: Turn, question: Question, approvals: Approvals, files: F
         return Answer(question.id, said.text, data_of(said), parts=said.parts)
     if approvals == "text":
         said = await turn.ask_for(question.text)
-        return Answer(question.id, said.text, approved=_agrees(said.text))
+        return Answer(question.id, said.text, approved=_agrees(said.text), decides=True)
     while True:
         asked = turn.require_auth(question.text, operation=question.operation)
         said = await turn.ask_for(asked)
         if await turn.granted(question.operation):
-            return Answer(question.id, said.text, approved=True)
+            return Answer(question.id, said.text, approved=True, decides=True)
         if turn.approval is not None and not turn.approval.approved:
-            return Answer(question.id, said.text)
+            return Answer(question.id, said.text, decides=True)
         # words approve nothing: ask again
 
 

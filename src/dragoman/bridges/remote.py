@@ -75,12 +75,17 @@ class RemoteQuestion(Exception):
         self.task = task
         """The id of the remote task that waits."""
         self.approval = approval
-        """It asks for a login or an approval."""
+        """It asks for an approval, or for a login: the answer is True or False, or words."""
 
     @property
     def value(self) -> dict[str, Any]:
         """The question as JSON, for the pause of a framework."""
-        return {"question": self.text, "tool": self.tool, "task": self.task}
+        return {
+            "question": self.text,
+            "tool": self.tool,
+            "task": self.task,
+            "approval": self.approval,
+        }
 
 
 class RemoteTool:
@@ -119,7 +124,10 @@ class RemoteTool:
     async def answer(
         self, task: str, said: Any, *, key: str, report: Report | None = None
     ) -> RemoteAnswer:
-        """Answer a question, and go on as `call` does."""
+        """Answer a question, and go on as `call` does. True or False approves or declines the
+        operation that the agent asks about; words approve nothing."""
+        if isinstance(said, bool):
+            return await self._decide(task, said, key)
         return await self._send(said, key=key, task=task, report=report)
 
     def _parts(self, arguments: Mapping[str, Any]) -> Any:
@@ -162,6 +170,22 @@ class RemoteTool:
                         if isinstance(event, TaskStatusUpdateEvent) and _progress(event):
                             await report(clean(event.text, DESCRIPTION))
                 return self._answered(stream.result)
+        except (A2AError, OSError) as error:
+            raise RemoteFailed(f"{self.name}: {clean(str(error), DESCRIPTION)}") from error
+
+    async def _decide(self, task: str, approved: bool, key: str) -> RemoteAnswer:
+        try:
+            async with self._agent.client() as client:
+                handle = client.task(task)
+                found = await handle.get()
+                if any(message.message_id == key for message in found.history):
+                    return self._answered(Result(task=await handle.wait()))
+                grant = Result(task=found).grant
+                if grant is None:  # a login
+                    words = "Approved" if approved else "Declined"
+                    return await self._send(words, key=key, task=task, report=None)
+                decide = handle.approve if approved else handle.decline
+                return self._answered(await decide(grant, key=key))
         except (A2AError, OSError) as error:
             raise RemoteFailed(f"{self.name}: {clean(str(error), DESCRIPTION)}") from error
 

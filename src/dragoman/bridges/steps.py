@@ -18,10 +18,6 @@ PIECE = 100_000
 """So many characters of a result are in one entry of the log."""
 
 
-PIECE = 128 * 1024
-"""The most characters of a result that one step has."""
-
-
 class Steps:
     """The steps inside of one run."""
 

@@ -13,6 +13,7 @@ import pytest
 
 from dragoman import AgentCard, AgentSkill, TaskState
 from dragoman.bridges import remote as tools
+from dragoman.bridges.remote import RemoteQuestion
 from dragoman.client import Client
 from dragoman.model.types import AgentCapabilities, AgentInterface
 from tests.interop.peers import FULL, environments, serving
@@ -146,6 +147,50 @@ async def test_a_served_agent_passes_a_question_on(name: str, remote: Desk, tmp_
         assert result.state is TaskState.COMPLETED
         assert "Rome, window, vegan" in result.text
         assert remote.done == ["book Rome", "seat window", "meal vegan"]
+    finally:
+        desk.stop()
+
+
+async def test_an_approval_needs_the_grant(remote: Desk) -> None:
+    (pay,) = [tool for tool in await tools.tools(remote.url) if tool.name == "pay"]
+    with pytest.raises(RemoteQuestion) as asked:
+        await pay.call({"city": "Rome"}, key="a")
+    assert asked.value.approval
+    task = asked.value.task
+    with pytest.raises(RemoteQuestion):
+        await pay.answer(task, "yes", key="a:1")  # words approve nothing
+    assert remote.done == []
+    for _ in range(2):  # as after a crash
+        found = await pay.answer(task, True, key="a:2")
+        assert found.content == "Rome is paid"
+    assert remote.done == ["pay Rome"]
+    with pytest.raises(RemoteQuestion) as asked:
+        await pay.call({"city": "Oslo"}, key="b")
+    found = await pay.answer(asked.value.task, False, key="b:1")
+    assert found.content == "nothing is paid"
+    assert remote.done == ["pay Rome"]
+
+
+@pytest.mark.parametrize("name", QUICK)
+async def test_a_served_agent_passes_an_approval_on(
+    name: str, remote: Desk, tmp_path: Path
+) -> None:
+    folder = tmp_path / "host"
+    folder.mkdir()
+    desk = Desk(HOSTS[name], folder, REMOTE=remote.url)
+    try:
+        await asyncio.to_thread(desk.start)
+    except Absent as absent:
+        pytest.skip(f"{HOSTS[name].environment} cannot be installed: {absent}")
+    try:
+        async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
+            asked = await client.send("pay")
+            assert (asked.state, asked.text) == (TaskState.AUTH_REQUIRED, "May I pay?")
+            assert asked.task is not None
+            assert asked.grant is not None
+            result = await client.task(asked.task.id).approve(asked.grant)
+        assert "Rome is paid" in result.text
+        assert remote.done == ["pay Rome"]
     finally:
         desk.stop()
 

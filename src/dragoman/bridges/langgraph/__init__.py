@@ -208,6 +208,9 @@ def _questions(interrupt: Interrupt) -> Iterator[Question]:
             yield Question(id, text, approval=True, operation=operation)
         return
     text = value if isinstance(value, str) else ""
+    if isinstance(value, Mapping) and {"question", "task", "approval"} <= set(value):
+        yield bridge.remote_question(interrupt.id, value)
+        return
     if isinstance(value, Mapping):
         named = (value.get(key) for key in ("question", "message", "text", "description"))
         text = next((found for found in named if isinstance(found, str)), "")
@@ -225,7 +228,7 @@ def _resume(answers: Sequence[Answer]) -> Command[Any]:
             reject = {"type": "reject", **message}
             decisions[id].append({"type": "approve"} if answer.approved else reject)
         else:
-            found[id] = answer.text if answer.data is None else answer.data
+            found[id] = answer.said
     found |= {id: {"decisions": some} for id, some in decisions.items()}
     return Command(resume=found)
 

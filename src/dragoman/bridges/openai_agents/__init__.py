@@ -7,7 +7,7 @@ import base64
 import copy
 import json
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, NoReturn, Unpack
@@ -25,23 +25,24 @@ from agents import (
     RunState,
     Session,
     ToolOriginType,
-    ToolOutputFileContent,
-    ToolOutputImage,
-    ToolOutputText,
     function_tool,
 )
 from agents.tool import get_function_tool_origin
 from agents.tool_context import ToolContext
-from msgspec import UNSET, Struct
+from msgspec import Struct
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
+from dragoman.bridges.openai_agents import messages
+from dragoman.bridges.openai_agents.remote import answer, asked, tools
 from dragoman.bridges.openai_agents.steps import LoggedProvider, LoggedSession
 from dragoman.bridges.state import LIMIT
 from dragoman.bridges.steps import Steps
+
+__all__ = ("OpenAIAgents", "answer", "ask_client", "serve", "tools")
 
 _ANSWERS: ContextVar[dict[str, Any]] = ContextVar("openai_agents_answers")
 """What the client has said to calls of `ask_client`, by their ids."""
@@ -115,7 +116,7 @@ class OpenAIAgents:
         team = _Team(self._agent, models, steps)
         starting = team.named(kept.agent)
         if kept.pending is None:
-            given: Any = [*kept.history, {"role": "user", "content": _content(run.parts)}]
+            given: Any = [*kept.history, {"role": "user", "content": messages.content(run.parts)}]
         else:
             given = await self._resumed(run, starting, kept.pending)
         config = replace(
@@ -195,13 +196,16 @@ class OpenAIAgents:
         answers = {answer.id: answer for answer in run.answers}
         said = {}
         for item in state.get_interruptions():
-            answer = answers.get(item.call_id or "", Answer(""))
+            given = answers.get(item.call_id or "", Answer(""))
+            question = asked(item)
             if item.name == ask_client.name:
-                said[item.call_id] = _said(answer.parts)
-            if answer.approved or item.name == ask_client.name:
+                said[item.call_id] = messages.output(given.parts)
+            if question is not None and not question.approval:
+                answer(state, item, given.parts)
+            elif given.approved or item.name == ask_client.name:
                 state.approve(item)
             else:
-                state.reject(item, rejection_message=answer.text or None)
+                state.reject(item, rejection_message=given.text or None)
         _ANSWERS.set(said)
         return state
 
@@ -317,37 +321,6 @@ async def _report(run: Run, item: Any) -> None:
 HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "mcp_call")
 
 
-def _content(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """The client's message as the model gets it."""
-    found: list[dict[str, Any]] = []
-    for part in parts:
-        kind = part.media_type or "application/octet-stream"
-        what, _, form = kind.partition("/")
-        if part.text is not None:
-            found.append({"type": "input_text", "text": part.text})
-        elif part.raw is not None:
-            data = base64.b64encode(part.raw).decode()
-            url = f"data:{kind};base64,{data}"
-            if what == "image":
-                found.append({"type": "input_image", "image_url": url, "detail": "auto"})
-            elif kind in AUDIO:
-                sound = {"data": data, "format": AUDIO[kind]}
-                found.append({"type": "input_audio", "input_audio": sound})
-            else:
-                name = part.filename or f"file.{form}"
-                found.append({"type": "input_file", "file_data": url, "filename": name})
-        elif part.url is not None:
-            image = {"type": "input_image", "image_url": part.url, "detail": "auto"}
-            found.append(image if what == "image" else {"type": "input_file", "file_url": part.url})
-        elif part.data is not UNSET:
-            text = json.dumps(part.data, ensure_ascii=False)
-            found.append({"type": "input_text", "text": text})
-    return found
-
-
-AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
-
-
 def _question(item: Any) -> Question:
     """What a call that needs an approval asks."""
     try:
@@ -355,27 +328,13 @@ def _question(item: Any) -> Question:
     except ValueError:
         arguments = item.arguments
     id, name = item.call_id or "", item.qualified_name or item.name or "?"
+    if (remote := asked(item)) is not None:
+        return Question(id, remote.question, approval=remote.approval, operation=remote.operation)
     if item.name == ask_client.name and isinstance(arguments, dict):
         return Question(id, str(arguments.get("question", "")))
     text = f"May I call {name} with {json.dumps(arguments, ensure_ascii=False)}?"
     operation = {"tool": name, "arguments": arguments}
     return Question(id, text, approval=True, operation=operation)
-
-
-def _said(parts: Sequence[Part]) -> Any:
-    """An answer as the result of a tool: text, or a list if there are files."""
-    found: list[Any] = []
-    for item in _content(parts):
-        kind = item.pop("type")
-        if kind == "input_text":
-            found.append(ToolOutputText(**item))
-        elif kind == "input_image":
-            found.append(ToolOutputImage(**item))
-        elif kind == "input_file":
-            found.append(ToolOutputFileContent(**item))
-    if all(isinstance(each, ToolOutputText) for each in found):
-        return "\n".join(each.text for each in found)
-    return found
 
 
 def _readable(value: Any) -> Any:

@@ -168,7 +168,7 @@ def _questions(requests: DeferredToolRequests) -> list[Question]:
         about = requests.metadata.get(call.tool_call_id) or {}
         if "question" in about and "task" in about:  # a remote agent asks, see `remote`
             id = f"{REMOTE}{json.dumps({**about, 'id': call.tool_call_id})}"
-            found.append(Question(id, str(about["question"])))
+            found.append(bridge.remote_question(id, about))
             continue
         operation = {"tool": call.tool_name, "arguments": call.args_as_dict()}
         text = f"May I call {call.tool_name} with {to_json_text(operation['arguments'])}?"
@@ -189,8 +189,7 @@ def _results(answers: Sequence[Answer]) -> DeferredToolResults:
         # an id is asked about once: as an approval or as a call
         if answer.id.startswith(REMOTE):
             about = json.loads(answer.id.removeprefix(REMOTE))
-            said = answer.text if answer.data is None else answer.data
-            remote.answer(results, about.pop("id"), about, said)
+            remote.answer(results, about.pop("id"), about, answer.said)
         elif answer.id.startswith("approval:"):
             id = answer.id.removeprefix("approval:")
             denied = ToolDenied(answer.text) if answer.text else ToolDenied()

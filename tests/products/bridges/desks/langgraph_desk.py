@@ -178,8 +178,9 @@ unreadable = unreadable("langgraph")
 
 async def booking(state: MessagesState) -> Any:
     """A node that calls a remote agent."""
-    (book,) = [t for t in await langgraph.tools(os.environ["REMOTE"]) if t.name == "book"]
-    return {"messages": [AIMessage(await book.ainvoke({"city": "Rome"}))]}
+    wanted = "pay" if state["messages"][-1].content == "pay" else "book"
+    (tool,) = [t for t in await langgraph.tools(os.environ["REMOTE"]) if t.name == wanted]
+    return {"messages": [AIMessage(await tool.ainvoke({"city": "Rome"}))]}
 
 
 trip = StateGraph(MessagesState)

@@ -148,7 +148,8 @@ async def booking(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterato
     if isinstance(part, ToolReturnPart):
         yield str(part.content)
     else:
-        yield {0: DeltaToolCall("book", '{"city": "Rome"}', tool_call_id="book-1")}
+        name = "pay" if "pay" in part.content else "book"
+        yield {0: DeltaToolCall(name, '{"city": "Rome"}', tool_call_id=f"{name}-1")}
 
 
 remote = pydantic_ai.toolset(os.environ.get("REMOTE", ""))

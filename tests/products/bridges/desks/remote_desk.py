@@ -52,6 +52,18 @@ async def wait(turn: Turn, city: str) -> str:
     return f"A seat to {city}"
 
 
+@agent.skill(durable=True)
+async def pay(turn: Turn, city: str) -> str:
+    """Pay for a seat."""
+    operation = {"pay": city}
+    while not await turn.granted(operation):
+        await turn.ask_for(turn.require_auth("May I pay?", operation=operation))
+        if turn.approval is not None and not turn.approval.approved:
+            return "nothing is paid"
+    await turn.step("pay", note, f"pay {city}")
+    return f"{city} is paid"
+
+
 @agent.skill
 async def refuse(turn: Turn, city: str):
     """Refuse to go there."""
