@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from dragoman import ContextChanged, TaskState, Turn
+from dragoman import Agent, App, ContextChanged, TaskState, Turn
 from dragoman.agent.durable import LARGEST
 from dragoman.agent.saved_values import BYTES
+from dragoman.client import Client
 from dragoman.model.caller import Call, Caller, Scope
 from dragoman.model.errors import Unavailable
 from dragoman.model.types import SendMessageRequest
 from dragoman.security.encryption import Seal, key
+from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.store import Claim, ContextValue, Stale, Store, UnknownEntry
-from dragoman.testing import message
+from dragoman.testing import SilentBell, message
 from tests.contract.stores.test_conversation import Talk, administer
 from tests.contract.stores.test_durable import Lives
 from tests.harness.stores import (
+    BACKENDS,
     SCOPE,
     STRANGERS,
     C,
@@ -29,6 +34,7 @@ from tests.harness.stores import (
     accept,
     cancel,
     claim,
+    database,
     ended,
     reply,
     say,
@@ -681,3 +687,52 @@ async def test_a_value_without_its_key_postpones_the_turn(make: Make) -> None:
         head = await talk.head(sent.head.id)
         assert (head.state, head.holder) == (TaskState.SUBMITTED, "")
         store._seal = right
+
+
+# ---- without a bell -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_with_a_silent_bell(backend: str, tmp_path: Path, durable: bool) -> None:
+    """Turns find what turns at the same time have saved, and one that was asleep what came since;
+    on PostgreSQL at several replicas."""
+    agent = Agent("Counter", description="Counts in its context.")
+
+    @agent.handler(durable=durable)
+    async def count(turn: Turn) -> Any:
+        if turn.text == "look":
+            return str(await turn.context_saved())
+        while True:
+            try:
+                number = await turn.context_saved() or 0
+                await turn.save_context(number + 1)
+                return str(number + 1)
+            except ContextChanged:
+                continue
+
+    @agent.skill(durable=True)
+    async def ask(turn: Turn) -> Any:
+        before = await turn.context_saved()
+        await turn.ask_for("more?")
+        return f"{before} {await turn.context_saved()}"
+
+    def new() -> Store:
+        return PostgresStore(url) if url else BACKENDS[backend](tmp_path)
+
+    url = database() if backend == "postgres" else ""
+    async with asyncio.timeout(30), AsyncExitStack() as stack:
+        clients = []
+        for _ in range(2 if url else 1):
+            app = App(agent, store=new(), bell=SilentBell(), poll=0.02)
+            await stack.enter_async_context(app)
+            clients.append(await stack.enter_async_context(Client.connect(app=app)))
+        first, last = clients[0], clients[-1]
+        asking = await first.send("x", context="c", skill="ask")
+        assert asking.task is not None
+        each = [clients[number % len(clients)] for number in range(6)]
+        found = await asyncio.gather(*(one.send("go", context="c") for one in each))
+        assert sorted(result.text for result in found) == [str(n) for n in range(1, 7)]
+        assert (await last.send("look", context="c")).text == "6"
+        assert (await last.send("look", context="d")).text == "None"
+        assert (await last.send("yes", task=asking.task.id)).text == "None 6"

@@ -21,6 +21,8 @@ from dragoman import (
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
     Turn,
 )
 from dragoman.client import Client
@@ -31,6 +33,7 @@ from dragoman.stores.store import WRITER, Store
 from dragoman.testing import SilentBell
 from tests.harness.lives import Lives
 from tests.harness.stores import BACKENDS
+from tests.harness.workers import AT
 
 C, W = TaskState.COMPLETED, TaskState.WORKING
 HOME = "http://agent.test"
@@ -190,6 +193,22 @@ async def test_a_question_gives_the_task_back(office: Office, client: Client) ->
     result = await client.send("red", task=task)
     assert result.state is C
     assert office.heard[-1] == "red"
+
+
+async def test_the_handover_of_an_earlier_turn_stays_ended(office: Office, client: Client) -> None:
+    """The answer to its question leads to another handover, which somebody else may have."""
+    task, old = await office.hand_over(client)
+    async with dragoman.resume(old, app=office.app) as work:
+        await work.ask("to whom?")
+        await client.send("give it away", task=task, wait=False)
+        new = await office.given.get()
+        with pytest.raises(HandoverEnded):
+            await work.complete("too late")
+    async with dragoman.resume(new, app=office.app) as work:
+        await work.complete("in time")
+    found = await client.task(task).get()
+    assert found.status.message is not None
+    assert found.status.message.text == "in time"
 
 
 async def test_a_cancel_ends_it(office: Office, client: Client) -> None:
@@ -389,3 +408,36 @@ async def test_a_crash_before_the_handler_ended_leaves_both_handovers_valid(
         )
         await write(store, lives.bell, lives.agent.key, task, handover.secret, [event])
     assert texts(await lives.task(task)) == ["one", "two"]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_write_between_a_crash_and_the_next_run_is_to_be_repeated(
+    store: Store, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handover is not over: it begins when the handler has ended."""
+    monkeypatch.setattr("dragoman.server.handover.PATIENCE", 0.01)
+    given: list[Handover] = []
+
+    async def handler(turn: Turn) -> None:
+        given.append(await turn.hand_over(timeout=60))
+        await lives.point()
+
+    lives = Reachable(handler, store, durable=durable)
+    lives.agent.retries = 1
+    task = (await lives.send()).head.id
+    await lives.life(die_at=1)
+    await lives.reap()
+    head = await lives.head(task)
+    assert (head.state.terminal, head.holder) == (False, "")
+    event = TaskStatusUpdateEvent(
+        task_id=task, context_id=head.context, status=TaskStatus(state=C, timestamp=AT)
+    )
+
+    async def complete() -> Task:
+        return await write(store, lives.bell, lives.agent.key, task, given[0].secret, [event])
+
+    with pytest.raises(Unavailable):
+        await complete()
+    await store.wake_now([task])  # not after a pause
+    await lives.life()
+    assert (await complete()).status.state is C

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,13 @@ import pytest
 from dragoman import Agent, App, TaskState, Turn
 from dragoman.agent import durable
 from dragoman.agent.remote_wait import RemoteWait
+from dragoman.bells.bell import Bell
+from dragoman.bells.memory import MemoryBell
 from dragoman.client import Client
 from dragoman.model.caller import Scope
 from dragoman.model.events import Private
 from dragoman.stores.store import NOTIFICATION, Head
+from dragoman.testing import SilentBell
 from tests.harness.server import serving
 from tests.harness.stores import BACKENDS, accept, claim
 
@@ -98,13 +101,20 @@ def slow_agent(gate: asyncio.Event, *, asks: bool = False) -> Agent:
 
 @asynccontextmanager
 async def pair(
-    backend: str, folder: Path, *, push: bool = True, asks: bool = False, **settings: Any
+    backend: str,
+    folder: Path,
+    *,
+    push: bool = True,
+    asks: bool = False,
+    bell: Callable[[], Bell] = MemoryBell,
+    **settings: Any,
 ) -> AsyncIterator[tuple[Pair, Client, asyncio.Event, App]]:
     gate = asyncio.Event()
-    other = App(slow_agent(gate, asks=asks), push=push, egress_allow=["127.0.0.1"], poll=0.05)
+    slow = slow_agent(gate, asks=asks)
+    other = App(slow, bell=bell(), push=push, egress_allow=["127.0.0.1"], poll=0.05)
     port = free_port()
     async with asyncio.timeout(30), serving(other) as remote:
-        two = Pair(BACKENDS[backend](folder), remote, port, **settings)
+        two = Pair(BACKENDS[backend](folder), remote, port, bell=bell(), **settings)
         async with serving(two.app, port=port) as url, Client.connect(url) as client:
             yield two, client, gate, other
 
@@ -136,6 +146,22 @@ async def test_a_webhook_wakes_it(backend: str, tmp_path: Path, asks: bool) -> N
         assert begun.kind in ("sent", "step")
         task = next(e.name for e in await two.private(result.task.id) if e.kind == "waiting")
         assert await other.store.webhooks(Scope(theirs), task) == []
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_with_a_silent_bell(backend: str, tmp_path: Path, asks: bool) -> None:
+    """Neither the delivery nor the worker is told: both look by themselves."""
+    async with pair(backend, tmp_path, asks=asks, bell=SilentBell) as (two, client, gate, _):
+        result = await client.send("go", wait=False)
+        assert result.task is not None
+        assert (await two.waits(result.task.id)).waits == NOTIFICATION
+        gate.set()
+        found = await client.task(result.task.id).wait()
+        assert found.status.state is C
+        text = "".join(part.text or "" for part in found.artifacts[0].parts)
+        assert text == ("it asks" if asks else "done: work")
+        kinds = [event.kind for event in await two.private(result.task.id)]
+        assert kinds.count("waiting") == kinds.count("subscribed") == kinds.count("waited") == 1
 
 
 async def test_without_push_it_looks_again(

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from dragoman.agent.durable import Journal
 from dragoman.agent.turn import Turn
 from dragoman.model.events import Entry
+from dragoman.server import handover
 from dragoman.server.maintenance import Maintenance
 from dragoman.server.run import Run
 from dragoman.server.service import Service
@@ -25,7 +26,7 @@ from dragoman.stores.codec import ARTIFACT
 from dragoman.stores.sqlite import SqliteStore, context_values
 from dragoman.stores.sqlite.schema import BITS
 from dragoman.stores.sqlite.transaction import Transaction
-from dragoman.stores.store import Claim
+from dragoman.stores.store import NOTIFICATION, Claim, Pause
 from dragoman.stores.task_head import TaskHead
 
 Patch = Callable[[Any, str, Any], None]
@@ -52,15 +53,19 @@ def epochs(patch: Patch) -> None:
     """Whoever has had a claim may write."""
 
     def append(
-        self: SqliteStore, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+        self: SqliteStore,
+        claim: Claim,
+        entries: Sequence[Entry],
+        *,
+        release: bool = False,
+        pause: Pause | None = None,
     ) -> asyncio.Future[bool]:
         def work(transaction: Transaction) -> bool:
             row = transaction.row(claim.head.id)
             assert row is not None
             try:
-                return row.append(
-                    replace(claim, head=replace(claim.head, epoch=row.epoch)), entries, release
-                )
+                held = replace(claim, head=replace(claim.head, epoch=row.epoch))
+                return row.append(held, entries, release, pause, transaction.wall)
             finally:
                 transaction.touch(row)
 
@@ -210,6 +215,45 @@ def sent(patch: Patch) -> None:
     _unlogged(patch, "sent")
 
 
+def written(patch: Patch) -> None:
+    """A write from outside that comes again is a new one."""
+    _unlogged(patch, "written")
+
+
+def handover_ends(patch: Patch) -> None:
+    """Whoever was given a task may always write to it."""
+    patch(handover, "_is_running", lambda head, turn: bool(head.holder))
+
+
+def handover_turns(patch: Patch) -> None:
+    """A handover of an earlier turn opens a later one."""
+    is_running = handover._is_running
+    patch(handover, "_is_running", lambda head, turn: is_running(head, head.turn))
+
+
+def waited(patch: Patch) -> None:
+    """What a wait for another agent has found is not logged."""
+    _unlogged(patch, "waited")
+
+
+def looks(patch: Patch) -> None:
+    """Whoever waits for a notification never looks without one."""
+    suspend = TaskHead._suspend
+
+    def trusting(self: TaskHead, pause: Pause, wall: float) -> None:
+        waits = pause.waits == NOTIFICATION
+        suspend(self, replace(pause, seconds=0.0 if waits else pause.seconds), wall)
+        if waits and self.due == 0:
+            self.due = wall + 1e9  # for ever
+
+    patch(TaskHead, "_suspend", trusting)
+
+
+def notifications(patch: Patch) -> None:
+    """A notification wakes nobody."""
+    patch(TaskHead, "wake_now", lambda self: False)
+
+
 def _unlogged(patch: Patch, kind: str) -> None:
     append = TaskHead.append
 
@@ -274,6 +318,12 @@ SWITCHES: dict[str, Callable[[Patch], None]] = {
     "due_times": due_times,
     "beginning": beginning,
     "saver_keys": saver_keys,
+    "written": written,
+    "handover_ends": handover_ends,
+    "handover_turns": handover_turns,
+    "waited": waited,
+    "looks": looks,
+    "notifications": notifications,
 }
 
 

@@ -31,6 +31,8 @@ FOLDER, STORE, KILL = "DURABLE_FOLDER", "DURABLE_STORE", "DURABLE_KILL"
 NAP = 0.3
 TEXT = "one two three four five six seven"
 SAID = ["quoted", "Shall I buy?", "nearly there"]
+UNNAMED = ("sent", "waiting", "subscribed", "waited")
+"""Entries that are named by a digest or by the id of another agent's task."""
 
 
 class Points:
@@ -93,7 +95,7 @@ def _steps(entries: Sequence[Entry]) -> set[str]:
 def _named(entry: Entry) -> str:
     event = entry.event
     if isinstance(event, Private):
-        if event.kind == "sent":  # it is named by a digest
+        if event.kind in UNNAMED:
             return event.kind
         name = event.name.partition(" ")[0] if event.name.startswith("dragoman.") else event.name
         return f"{event.kind}:{name}" if name else event.kind
@@ -136,7 +138,7 @@ def watch(store: Any, points: Points) -> None:
         return future
 
     store.append, store.claim = appended, claimed
-    for name in ("accept", "wake", "revoke", "save_context"):
+    for name in ("accept", "cancel", "revoke", "save_context", "wake", "wake_now"):
         setattr(store, name, _around(name, getattr(store, name), points))
 
 
@@ -204,11 +206,11 @@ def make(points: Points) -> Agent:
     return agent
 
 
-if FOLDER in os.environ:
+if FOLDER in os.environ:  # also of an agent that imports this module
     durable.SHORT = 0.01
     maintenance.LONGEST_DELAY = 0.05
     broken_promises.switch(os.environ.get(BROKEN, ""))
-    _points = Points(Path(os.environ[FOLDER]), os.environ.get(KILL, ""))
+    passing = Points(Path(os.environ[FOLDER]), os.environ.get(KILL, ""))
     _module = importlib.import_module(f"dragoman.stores.{os.environ[STORE]}")
-    watch(_module.SqliteStore if os.environ[STORE] == "sqlite" else _module.PostgresStore, _points)
-    agent = make(_points)
+    watch(_module.SqliteStore if os.environ[STORE] == "sqlite" else _module.PostgresStore, passing)
+    agent = make(passing)

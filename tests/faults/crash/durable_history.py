@@ -12,6 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dragoman import Settings
+from dragoman.model.caller import Scope
+from dragoman.model.events import Private
+from dragoman.stores import connect
 from tests.faults.crash.checker import ENDS, Breach
 from tests.faults.crash.durable_agent import FOLDER, KILL, NAP, SAID, STORE, TEXT
 from tests.faults.crash.load import Down
@@ -42,6 +46,9 @@ async def ended(process: asyncio.subprocess.Process) -> None:
 
 class History(Served):
     """One server after the other, and a client that does not give up."""
+
+    within = WITHIN
+    """How many seconds a life may take."""
 
     def __init__(
         self,
@@ -108,7 +115,7 @@ class History(Served):
         """Serve until the process ends by itself at this point, and return None; or until the task
         has ended, and return it."""
         await self.start(kill)
-        async with asyncio.timeout(WITHIN):
+        async with asyncio.timeout(self.within):
             while not self._dead.done():
                 try:
                     if (found := await self._ask()) is not None:
@@ -197,3 +204,16 @@ def _output(task: Any) -> list[Breach]:
     if len({m["messageId"] for m in messages}) < len(messages):
         breaches.append(Breach("ids", str([m["messageId"] for m in messages])))
     return breaches
+
+
+async def private(url: str, agent: str, task: str) -> Counter[str]:
+    """How often each private entry is in the log: its kind, and its name if it has one."""
+    async with asyncio.timeout(WITHIN):
+        store = connect(Settings(store=url))
+        await store.open()
+        try:
+            found = await store.private(Scope(agent), task)
+        finally:
+            await store.close()
+    events = (entry.event for entry in found)
+    return Counter(f"{e.kind} {e.name}".strip() for e in events if isinstance(e, Private))
