@@ -30,6 +30,7 @@ _DRAGOMAN = (
     *("-m", "dragoman", "serve", "benchmarks.servers.dragoman_echo:agent"),
     *("--store", "{store}", "--log-level", "warning", "--set", "max_tasks=1000000"),
 )
+_EXECUTOR = tuple(word.replace("dragoman_echo:agent", "executor:Echo") for word in _DRAGOMAN)
 _SDK = ("-m", "benchmarks.servers.sdk_echo", "{port}", "{store}")
 _SDK_GRPC = ("-m", "benchmarks.servers.sdk_grpc", "{port}")
 BARE = "grpcio"
@@ -45,6 +46,11 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "dragoman": (*_DRAGOMAN, "--port", "{port}"),
         "a2a-sdk": (*_SDK, "older"),
         "a2a-sdk-untraced": (*_SDK, "older"),
+    },
+    "executor": {
+        "dragoman": (*_EXECUTOR, "--port", "{port}"),
+        "a2a-sdk": _SDK,
+        "a2a-sdk-untraced": _SDK,
     },
     "grpc": {
         "dragoman": (*_DRAGOMAN, "--port", "0", "--set", "grpc_port={port}"),

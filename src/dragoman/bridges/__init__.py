@@ -21,6 +21,8 @@ class Recognised(NamedTuple):
     name: str
     """The name of the class, also of one that an object inherits from."""
     bridge: str
+    classes: bool = False
+    """The class itself is served, too: each run has an object of its own."""
 
 
 RECOGNISED = (
@@ -39,6 +41,8 @@ RECOGNISED = (
     Recognised("smolagents", "smolagents", "MultiStepAgent", "smolagents"),
     Recognised("CrewAI", "crewai", "Crew", "crewai"),
     Recognised("CrewAI", "crewai", "Agent", "crewai"),
+    Recognised("CrewAI", "crewai", "Flow", "crewai", classes=True),
+    Recognised("CrewAI", "crewai", "FlowDefinition", "crewai"),
 )
 """The table of frameworks. To recognise an object costs no import."""
 
@@ -54,13 +58,18 @@ def frameworks() -> str:
 
 def recognise(found: Any) -> str:
     """The name of the bridge for an object or a class; empty if there is none."""
+    row = _row(found)
+    return row.bridge if row else ""
+
+
+def _row(found: Any) -> Recognised | None:
     kind = found if isinstance(found, type) else type(found)
     for parent in kind.__mro__:
         for row in RECOGNISED:
             within = f"{parent.__module__}.".startswith(f"{row.package}.")
             if within and row.name == parent.__name__:
-                return row.bridge
-    return ""
+                return row
+    return None
 
 
 def adopt(found: Any, name: str, module: Any) -> Agent | None:
@@ -68,10 +77,10 @@ def adopt(found: Any, name: str, module: Any) -> Agent | None:
     Raises ValueError if something is missing."""
     if type(found).__name__ == "StateGraph":
         raise ValueError(f"expected a compiled graph; write {name}.compile()")
-    bridge = recognise(found)
-    if not bridge:
+    row = _row(found)
+    if row is None:
         return None
-    if bridge == "sdk":
+    if row.bridge == "sdk":
         from dragoman.bridges import sdk
 
         cards = [value for value in vars(module).values() if sdk.is_card(value)]
@@ -81,9 +90,10 @@ def adopt(found: Any, name: str, module: Any) -> Agent | None:
                 "not one"
             )
         return sdk.serve(found, cards[0])
-    if isinstance(found, type):
+    if isinstance(found, type) and not row.classes:
         raise ValueError("expected an agent, got a class")
-    serve = import_module(f"dragoman.bridges.{bridge}").serve
-    named = getattr(found, "name", None) not in (None, "", *NAMELESS)
+    serve = import_module(f"dragoman.bridges.{row.bridge}").serve
+    called = found.__name__ if isinstance(found, type) else getattr(found, "name", None)
+    named = called not in (None, "", *NAMELESS)
     agent: Agent = serve(found) if named else serve(found, name=name.replace("_", " ").title())
     return agent

@@ -133,10 +133,18 @@ def _located(error: Any) -> list[Problem]:
     return [
         (
             "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in item["loc"]),
-            "is required" if item["type"] == "missing" else item["msg"],
+            _words(item),
         )
         for item in error.errors()
     ]
+
+
+def _words(item: Any) -> str:
+    """A problem of pydantic, in the words of all others."""
+    if item["type"] == "missing":
+        return "is required"
+    # it gets JSON that was decoded before: nothing else can be wrong with it
+    return "is nested too deeply" if item["type"] == "json_invalid" else item["msg"]
 
 
 # ---- looking at annotations ------------------------------------------------------------------

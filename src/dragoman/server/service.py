@@ -133,7 +133,7 @@ class Service:
             head if claimed else None,
         )
         if head.replied:
-            return SendMessageResponse(message=await self._reply(scope, head.id))
+            return SendMessageResponse(message=await self._reply(scope, head))
         record = await self.store.load(scope, head.id)
         if record is None:
             raise Unavailable(
@@ -530,8 +530,9 @@ class Service:
         digest = hashlib.sha256(msgspec.json.encode(said)).digest()
         return Receipt(f"{_guest_prefix(call, scope)}key:{call.key}", digest)
 
-    async def _reply(self, scope: Scope, task: str) -> Message:
-        entries = await self.store.read(scope, task, 1, 1)
+    async def _reply(self, scope: Scope, head: Head) -> Message:
+        # it is the last entry; private ones may stand before it
+        entries = await self.store.read(scope, head.id, head.last - 1, 1)
         if not entries:
             raise TaskNotFound
         event = entries[-1].event

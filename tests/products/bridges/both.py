@@ -132,10 +132,10 @@ class Talk:
             while not any("TASK_STATE_WORKING" in str(event) for event in self.events):
                 await asyncio.sleep(0.02)
 
-    async def done(self, what: str) -> None:
-        """Wait until the executor has done something."""
+    async def done(self, what: str, *, after: int = 0) -> None:
+        """Wait until the executor has done something, after so many other things."""
         async with asyncio.timeout(PATIENCE):
-            while what not in self.desk.done:
+            while what not in self.desk.done[after:]:
                 await asyncio.sleep(0.02)
 
 

@@ -86,6 +86,7 @@ async def test_a_cancel_ends_the_work_on_both(desks: tuple[Desk, Desk], text: st
             await stream
             assert (await server.get())["status"]["state"] == "TASK_STATE_CANCELED"
         # `cancel` is called while `execute` still runs, and without a message
+        await server.done("execute is canceled", after=before)
         assert desk.done[before:] == [f"cancel {text} ''", "execute is canceled"]
 
 
@@ -172,6 +173,15 @@ async def test_nothing_comes_after_the_end(desks: tuple[Desk, Desk]) -> None:
             assert ("artifacts" in await server.get()) is more
 
 
+async def test_nothing_comes_after_execute(desks: tuple[Desk, Desk]) -> None:
+    _, ours = desks
+    async with talk(ours) as server:
+        await server.say("afterwards")
+        await server.done("afterwards")
+        assert (await server.get())["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert "dropped TaskStatusUpdateEvent, because its turn has ended" in ours.log
+
+
 async def test_a_task_that_is_enqueued_again_counts(desks: tuple[Desk, Desk]) -> None:
     theirs, ours = desks
     async with talk(theirs) as server:
@@ -194,6 +204,17 @@ async def test_no_task_needs_to_be_enqueued_first(desks: tuple[Desk, Desk]) -> N
         await server.say("append_first")
         task = plain(await server.get())
     assert task["artifacts"][0]["parts"] == [{"text": "hello"}]
+
+
+async def test_an_answer_is_in_the_context_of_its_task(desks: tuple[Desk, Desk]) -> None:
+    for desk, same in zip(desks, (False, True), strict=True):
+        async with talk(desk) as server:
+            await server.say("context")
+            context, server.context = server.context, ""
+            events = await server.say("more")
+            (seen,) = [event["artifactUpdate"] for event in events if "artifactUpdate" in event]
+            message = seen["artifact"]["parts"][0]["data"]["message"]
+            assert (message["contextId"] == context) is same
 
 
 # ---- the booking agent of the guide --------------------------------------------------------

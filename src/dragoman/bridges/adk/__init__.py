@@ -39,9 +39,12 @@ from dragoman.bridges.adk.messages import (
     to_question,
     to_responses,
 )
+from dragoman.bridges.adk.remote import ASKS, remote_agent, tools
 from dragoman.bridges.adk.steps import Log, family, is_llm, repeatable, small
-from dragoman.bridges.bridge import BridgeOptions, Outcome, Run
+from dragoman.bridges.bridge import BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.state import LIMIT
+
+__all__ = ("ADK", "remote_agent", "serve", "tools")
 
 TURN = "dragoman_turn"
 """The key in the metadata of an event: the turn that it belongs to."""
@@ -93,6 +96,8 @@ class Heard:
         self.result: Any = None
         self.output: Any = None
         self.wrote = False
+        self.question = ""
+        """What a remote agent asks that is a sub-agent: a message is the answer."""
         self.error = ""
 
     def take(self, event: Event, structured: bool) -> None:
@@ -110,6 +115,8 @@ class Heard:
         if structured and text and event.is_final_response():
             self.result = parsed(text)
         self.wrote = self.wrote or bool(text)
+        if text:
+            self.question = text if asks(event) else ""
         self.output = self.output if event.output is None else event.output
         if event.error_code:
             self.error = f"{event.error_code}: {event.error_message}"
@@ -173,6 +180,8 @@ class ADK:
             responses = responses_of(session)
             questions = [to_question(call, responses) for call in heard.asked.values()]
             return Outcome(state=state, questions=tuple(questions))
+        if heard.question:
+            return Outcome(state=state, questions=(Question(ASKS, heard.question),))
         result = heard.result
         if result is None and isinstance(heard.output, str) and not heard.wrote:
             await run.write(heard.output)
@@ -183,7 +192,12 @@ class ADK:
 
     def _stream(self, run: Run, runner: Runner, session: Session) -> Any:
         """The events of a run."""
-        parts = to_responses(run.answers, session) if run.answers else to_parts(run.parts)
+        if not run.answers:
+            parts = to_parts(run.parts)
+        elif run.answers[0].id == ASKS:
+            parts = to_parts(run.answers[0].parts)
+        else:
+            parts = to_responses(run.answers, session)
         config, begun = self._config, None
         if self._own_sessions:
             # after a crash, the session may have the message already
@@ -238,7 +252,7 @@ class ADK:
         self, run: Run, runner: Runner, names: dict[str, str], session: Session, heard: Heard
     ) -> bytes:
         """What the next run needs."""
-        kept = Kept(usage=dict(heard.usage) if heard.asked else {})
+        kept = Kept(usage=dict(heard.usage) if heard.asked or heard.question else {})
         if not self._own_files:
             kept.files = await _files(runner.artifact_service, names)
         if self._own_sessions:
@@ -261,7 +275,7 @@ class ADK:
     ) -> None:
         """Report an event to the client."""
         author = event.author
-        quiet = author in self._structured
+        quiet = author in self._structured or asks(event)
         await say(run, event, self._label(author), quiet=quiet, streamed=author in streamed)
         (streamed.add if event.partial else streamed.discard)(author)
         for response in event.get_function_responses():
@@ -271,6 +285,11 @@ class ADK:
                 **names, filename=filename, version=number
             )
             await send_file(run, part, filename)
+
+
+def asks(event: Event) -> bool:
+    """Whether a remote agent asks here that is a sub-agent."""
+    return ASKS in (event.custom_metadata or {})
 
 
 def _begun(session: Session, turn: str) -> str | None:

@@ -17,7 +17,9 @@ from dragoman.bridges.bridge import Answer, Question, Run
 
 CONFIRMATION, CREDENTIAL = "adk_request_confirmation", "adk_request_credential"
 """The calls by which ADK asks for an approval, and for the user's login elsewhere."""
-INTERNAL = (CONFIRMATION, CREDENTIAL, "adk_request_input", "set_model_response", "finish_task")
+INPUT = "adk_request_input"
+"""The call by which ADK asks for input."""
+INTERNAL = (CONFIRMATION, CREDENTIAL, INPUT, "set_model_response", "finish_task")
 """Calls that are not reported: those by which ADK asks, and by which a model gives its result."""
 
 
@@ -109,12 +111,22 @@ def to_question(call: types.FunctionCall, responses: dict[str, Any]) -> Question
         address = login.auth_uri if login is not None else None
         text = f"Log in at {address} and send me the address of the page that you come to"
         return Question(call.id, text if address else "A login is needed, which I cannot ask for")
+    if (wanted := remote_operation(call)) is not None:
+        return Question(call.id, wanted["question"], approval=True, operation=wanted)
     known = responses.get(call.id)
     for found in (arguments, known if isinstance(known, dict) else {}):
         for key in ("question", "message", "prompt", "text"):
             if isinstance(found.get(key), str):
                 return Question(call.id, found[key])
     return Question(call.id, f"{call.name}: {to_json(arguments)}")
+
+
+def remote_operation(call: types.FunctionCall) -> dict[str, Any] | None:
+    """What a remote agent wants to have approved; None if the call asks for something else."""
+    asked = (call.args or {}).get("payload") if call.name == INPUT else None
+    if not isinstance(asked, dict) or not asked.get("approval") or "task" not in asked:
+        return None
+    return {name: asked.get(name, "") for name in ("tool", "question", "task")}
 
 
 def _login(config: AuthConfig) -> Any:
@@ -138,6 +150,8 @@ def to_responses(answers: Sequence[Answer], session: Session) -> list[types.Part
             if (login := _login(config)) is not None:
                 login.auth_response_uri = answer.text
             response = config.model_dump(mode="json", exclude_none=True, by_alias=True)
+        elif remote_operation(call) is not None:
+            response = {"result": answer.approved}  # words and data approve nothing
         elif isinstance(answer.data, dict):
             response = answer.data
         else:

@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgspec
 from google.adk.agents import LlmAgent, LoopAgent, ParallelAgent, SequentialAgent
 from google.adk.apps import App
-from google.adk.events import EventActions
+from google.adk.events import EventActions, RequestInput
 from google.adk.models import LlmResponse
 from google.adk.planners import BuiltInPlanner
 from google.adk.tools import BaseTool, FunctionTool
@@ -21,6 +21,7 @@ from google.genai import types
 from pydantic_core import to_jsonable_python
 
 from dragoman.bridges.adk.messages import say, send_file, to_json
+from dragoman.bridges.adk.remote import RemoteAgentTool
 from dragoman.bridges.bridge import Run
 from dragoman.bridges.state import LIMIT
 from dragoman.bridges.steps import long_step
@@ -94,6 +95,9 @@ class Log:
 
             return _with(tool, get_tools=get_tools)
         found = tool if isinstance(tool, BaseTool) else FunctionTool(tool)
+        # the question of a remote agent is the result of a step; the pause itself is none
+        method = "send" if isinstance(found, RemoteAgentTool) else "run_async"
+        make = getattr(found, method)
 
         async def run_async(*, args: dict[str, Any], tool_context: Any) -> Any:
             called = False
@@ -101,7 +105,7 @@ class Log:
             async def call() -> Any:
                 nonlocal called
                 called = True
-                value = await found.run_async(args=args, tool_context=tool_context)
+                value = await make(args=args, tool_context=tool_context)
                 return await self._called(found.name, value, tool_context)
 
             name = f"tool:{agent}:{found.name}:{tool_context.function_call_id}"
@@ -110,7 +114,7 @@ class Log:
                 await _restore(logged, tool_context)
             return _read(logged["value"])
 
-        return _with(found, run_async=run_async)
+        return _with(found, **{method: run_async})
 
     async def _called(self, name: str, value: Any, context: Any) -> Any:
         """What a call has done, as JSON."""
@@ -121,7 +125,8 @@ class Log:
             if part is not None:
                 files[filename] = part.model_dump(mode="json", exclude_none=True)
         written = _written(value)
-        await self._run.detail(f"{name} returned {to_json(written)}")
+        if not isinstance(value, RequestInput):
+            await self._run.detail(f"{name} returned {to_json(written)}")
         return {
             "value": written,
             "actions": context.actions.model_dump(mode="json", exclude_defaults=True),
@@ -166,7 +171,9 @@ def _dumped(response: LlmResponse) -> Any:
 
 
 def _written(value: Any) -> Any:
-    """A tool's result as JSON; files in it can be read again."""
+    """A tool's result as JSON; files in it can be read again, and so can a question."""
+    if isinstance(value, RequestInput):
+        return {"$question": value.model_dump(mode="json")}
     if isinstance(value, types.Part):
         return {"$part": value.model_dump(mode="json", exclude_none=True)}
     if isinstance(value, dict):
@@ -180,6 +187,8 @@ def _read(value: Any) -> Any:
     if isinstance(value, dict):
         if "$part" in value:
             return types.Part.model_validate(value["$part"])
+        if "$question" in value:
+            return RequestInput.model_validate(value["$question"])
         return {key: _read(each) for key, each in value.items()}
     return [_read(each) for each in value] if isinstance(value, list) else value
 

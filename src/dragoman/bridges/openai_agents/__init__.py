@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import copy
 import json
-import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
@@ -34,7 +33,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from dragoman import Agent, Part, UserError
-from dragoman.bridges import bridge
+from dragoman.bridges import bridge, third_party_internals
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.openai_agents import messages
 from dragoman.bridges.openai_agents.remote import answer, asked, tools
@@ -257,10 +256,7 @@ class _Team:
         if isinstance(handoff, OpenAIAgent):
             return self._copy(handoff)
         made = copy.copy(handoff)
-        find = getattr(handoff, "_agent_ref", None)  # nothing public says it before a call
-        target = None if find is None else find()
-        if target is not None:
-            made._agent_ref = weakref.ref(self._copy(target))
+        third_party_internals.copy_target(handoff, made, self._copy)
         invoke = handoff.on_invoke_handoff
 
         async def call(context: Any, arguments: str) -> Any:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
+import msgspec
 from a2a.auth.user import User
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.context import ServerCallContext
-from a2a.server.events import EventQueue
 from a2a.types import AgentCard
-from msgspec.structs import replace
 
-from dragoman import (
-    Agent,
-    Artifact,
-    Message,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatusUpdateEvent,
-    Turn,
-)
+from dragoman import Agent, AgentExtension, AgentProvider, Task, TaskState, Turn, UserError
+from dragoman.bridges.sdk.artifacts import Artifacts
+from dragoman.bridges.sdk.event_queue import Queue
+from dragoman.bridges.sdk.kept import kept
 from dragoman.bridges.sdk.values import VALUES
+
+logger = logging.getLogger("dragoman")
 
 
 def serve(executor: Any, card: Any, *, retries: int = 0, key: str = "") -> Agent:
@@ -30,16 +26,22 @@ def serve(executor: Any, card: Any, *, retries: int = 0, key: str = "") -> Agent
     if isinstance(executor, type):
         executor = executor()
     about = VALUES.card(card)
+    provider = about.get("provider")
+    offered = about.get("capabilities", {}).get("extensions", ())
     agent = Agent(
         about["name"],
         description=about.get("description") or about["name"],
         version=about.get("version") or "1.0.0",
         key=key,
-        retries=retries,
+        provider=msgspec.convert(provider, AgentProvider) if provider else None,
+        documentation_url=about.get("documentationUrl") or None,
+        icon_url=about.get("iconUrl") or None,
         input_modes=about.get("defaultInputModes") or ("text/plain",),
         output_modes=about.get("defaultOutputModes") or ("text/plain",),
+        extensions=[msgspec.convert(each, AgentExtension) for each in offered],
+        retries=retries,
     )
-    handler = Executor(executor)
+    handler = Executor(executor, retries)
     for skill in about.get("skills", ()):
         agent.skill(
             id=skill["id"],
@@ -55,42 +57,81 @@ def serve(executor: Any, card: Any, *, retries: int = 0, key: str = "") -> Agent
     return agent
 
 
+class _Execution:
+    """A call of `execute` that is under way."""
+
+    def __init__(self, work: asyncio.Task[None], queue: Queue) -> None:
+        self.work = work
+        self.queue = queue
+        self.canceling = False
+        self.canceled = asyncio.Event()
+        """Set when the executor has said its last word about the cancel."""
+
+
 class Executor:
     """An executor as a handler: what it enqueues becomes events of the turn."""
 
-    def __init__(self, executor: AgentExecutor) -> None:
+    def __init__(self, executor: AgentExecutor, retries: int = 0) -> None:
         self._executor = executor
-        self._running: dict[str, tuple[asyncio.Task[None], asyncio.Event]] = {}
-        """What executes, by task, and whether it need not be waited for any more."""
+        self._retries = retries
+        self._running: dict[Turn, _Execution] = {}
         self.__name__ = type(executor).__name__
 
     async def run(self, turn: Turn) -> None:
         """Have the executor execute the message."""
-        context = await _context(turn)
-        work = asyncio.create_task(self._executor.execute(context, Queue(turn)))
-        canceled = asyncio.Event()
-        self._running[turn.task.id] = work, canceled
+        artifacts = Artifacts(turn)
+        if self._retries:
+            for event in artifacts.restore():
+                await turn.emit(event)
+        before = kept(turn).before(turn.task, turn.message)
+        queue = Queue(turn, artifacts, before.status)
+        context = await _context(turn, before)
+        work = asyncio.create_task(self._executor.execute(context, queue))
+        execution = self._running[turn] = _Execution(work, queue)
         try:
             await asyncio.wait([work])
-            if work.cancelled():
-                await canceled.wait()  # until the executor has said its last word
-            else:
-                work.result()
+            if execution.canceling:
+                await execution.canceled.wait()
+            self._ended(execution)
         finally:
-            del self._running[turn.task.id]
-            work.cancel()  # if this turn was stopped
+            del self._running[turn]
+            if not work.done():  # this turn was stopped
+                work.cancel()
+                await asyncio.wait([work])
+            queue.end()
+
+    def _ended(self, execution: _Execution) -> None:
+        """Raise what `execute` has raised, as far as it is for the client."""
+        try:
+            execution.work.result()
+        except Exception as error:
+            if execution.canceling:
+                logger.warning("executor %s, canceled: %r", self.__name__, error)
+                return
+            if (words := VALUES.refusal(error)) is not None:
+                raise UserError(words) from error
+            raise
 
     async def cancel(self, turn: Turn) -> None:
-        """Stop what is executing, as the SDK does, and have the executor cancel the task."""
-        work, canceled = self._running.get(turn.task.id, (None, None))
-        if work is not None:
-            work.cancel()
-            await asyncio.wait([work])
+        """Have the executor cancel the task, and then stop what is executing, as the SDK does. The
+        task is canceled also if the executor cannot do it."""
+        execution = self._running.get(turn)
+        if execution is not None:
+            execution.canceling = True
+            queue = execution.queue
+        else:
+            queue = Queue(turn, Artifacts(turn), turn.task.status)
         try:
-            await self._executor.cancel(await _context(turn), Queue(turn))
+            await self._executor.cancel(_cancellation(turn), queue)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client has canceled
+            logger.warning(
+                "executor %s: cancel raised %r; the task is canceled", self.__name__, error
+            )
         finally:
-            if canceled is not None:
-                canceled.set()
+            if execution is not None:
+                execution.work.cancel()
+                await asyncio.wait([execution.work])
+                execution.canceled.set()
 
 
 class _Caller(User):
@@ -110,98 +151,41 @@ class _Caller(User):
         return self._identity
 
 
-async def _context(turn: Turn) -> RequestContext:
+async def _context(turn: Turn, task: Task) -> RequestContext:
+    """What an executor is to execute, with the task as it was before the message."""
+    elder = len(turn.history) > 1 or turn.task.status.state is not TaskState.SUBMITTED
+    return RequestContext(
+        request=VALUES.request(turn),
+        task_id=task.id,
+        context_id=turn.context_id,
+        task=VALUES.task(task, turn.message) if elder else None,
+        related_tasks=[VALUES.task(task) for task in await turn.referenced_tasks()],
+        call_context=_call(turn),
+    )
+
+
+def _cancellation(turn: Turn) -> RequestContext:
+    """What an executor is to cancel. As in the SDK, it has no message."""
+    return RequestContext(
+        request=None,
+        task_id=turn.task.id,
+        context_id=turn.context_id,
+        task=VALUES.task(turn.task),
+        call_context=_call(turn),
+    )
+
+
+def _call(turn: Turn) -> ServerCallContext:
     caller = turn.caller
     about: dict[str, Any] = {
         "user": _Caller(caller.identity),
         "requested_extensions": set(turn.extensions),
+        # a turn may run long after its request, in another process: headers are not kept
+        "state": {"headers": {}},
     }
     if "tenant" in ServerCallContext.model_fields:
         about["tenant"] = caller.tenant
-    elder = len(turn.history) > 1 or turn.task.status.state is not TaskState.SUBMITTED
-    return RequestContext(
-        request=VALUES.request(turn),
-        task_id=turn.task.id,
-        context_id=turn.context_id,
-        task=VALUES.task(turn.task) if elder else None,
-        related_tasks=[VALUES.task(task) for task in await turn.referenced_tasks()],
-        call_context=ServerCallContext(**about),
-    )
-
-
-class Queue(EventQueue):
-    """Takes what an executor enqueues, and gives it to the turn."""
-
-    def __init__(self, turn: Turn) -> None:
-        if "enqueue_event" not in getattr(EventQueue, "__abstractmethods__", ()):
-            super().__init__()
-        self._turn = turn
-        self._known = {artifact.artifact_id: artifact for artifact in turn.task.artifacts}
-        """The artifacts that the task had before this turn."""
-        self._renamed: dict[str, str] = {}
-        self._number = turn.idempotency_key.rpartition(":")[2]
-
-    async def enqueue_event(self, event: Any) -> None:
-        """Take an event."""
-        found = VALUES.event(event)
-        if isinstance(found, Message):
-            await self._turn.emit(self._turn.reply(found))
-        elif isinstance(found, Task):
-            for each in self._differences(found):
-                await self._turn.emit(each)
-        else:
-            await self._turn.emit(self._own(found))
-
-    def _own(
-        self, event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent
-    ) -> TaskStatusUpdateEvent | TaskArtifactUpdateEvent:
-        """The event as one of this task."""
-        ids = {"task_id": self._turn.task.id, "context_id": self._turn.context_id}
-        if isinstance(event, TaskStatusUpdateEvent):
-            return replace(event, **ids)
-        id, first = self._id(event.artifact.artifact_id)
-        # the first chunk of an attempt replaces what the attempt before it wrote
-        append = event.append and not first
-        return replace(
-            event, artifact=replace(event.artifact, artifact_id=id), append=append, **ids
-        )
-
-    def _id(self, id: str) -> tuple[str, bool]:
-        """The id of an artifact by the order of its appearance, since executors make random ones;
-        and whether it appears for the first time."""
-        if id in self._known:
-            return id, False
-        first = id not in self._renamed
-        if first:
-            self._renamed[id] = f"{self._number}.{len(self._renamed) + 1}"
-        return self._renamed[id], first
-
-    def _differences(self, task: Task) -> list[Any]:
-        """What a task says that is not known yet."""
-        turn, found = self._turn, []
-        state = task.status.state
-        for artifact in task.artifacts:
-            if not self._same(artifact):
-                found.append(self._own(_whole(artifact)))
-        if state is TaskState.SUBMITTED:
-            # a task exists for clients once it has a status
-            return found if found or turn.task.status.state.interrupted else [turn.working()]
-        now = turn.task.status
-        if state is not now.state or task.status.message != now.message:
-            status = TaskStatusUpdateEvent(
-                task_id=turn.task.id, context_id=turn.context_id, status=task.status
-            )
-            found.append(status)
-        return found
-
-    def _same(self, artifact: Artifact) -> bool:
-        name = self._renamed.get(artifact.artifact_id, artifact.artifact_id)
-        known = {each.artifact_id: each for each in self._turn.task.artifacts}.get(name)
-        return known is not None and known.parts == artifact.parts
-
-
-def _whole(artifact: Artifact) -> TaskArtifactUpdateEvent:
-    return TaskArtifactUpdateEvent(task_id="t", context_id="c", artifact=artifact, last_chunk=True)
+    return ServerCallContext(**about)
 
 
 def is_card(value: object) -> bool:

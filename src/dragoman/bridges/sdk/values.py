@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from typing import Any, Protocol
+from uuid import uuid4
 
 import a2a.types
+import a2a.utils.errors
 import msgspec
+from msgspec.structs import replace
 
-from dragoman import Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Turn
+from dragoman import Message, Role, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Turn
 
 types: Any = a2a.types
+errors: Any = a2a.utils.errors
 """Of whichever version is installed."""
 KINDS = {
     "Message": Message,
@@ -18,6 +22,8 @@ KINDS = {
     "TaskStatusUpdateEvent": TaskStatusUpdateEvent,
     "TaskArtifactUpdateEvent": TaskArtifactUpdateEvent,
 }
+
+NOTHING = {"text": ""}
 
 
 class Values(Protocol):
@@ -29,11 +35,14 @@ class Values(Protocol):
     def request(self, turn: Turn) -> Any:
         """The request that a turn answers."""
 
-    def task(self, task: Task) -> Any:
-        """A task of ours for an executor."""
+    def task(self, task: Task, message: Message | None = None) -> Any:
+        """A task of ours for an executor, which may be going to execute its next message."""
 
     def event(self, event: Any) -> Any:
         """What an executor enqueued, as a value of ours."""
+
+    def refusal(self, error: Exception) -> str | None:
+        """What the SDK tells a client about an error of an executor; None if it is for nobody."""
 
 
 class Protobuf:
@@ -53,7 +62,7 @@ class Protobuf:
             found["configuration"] = modes
         return self._parse(found, types.SendMessageRequest())
 
-    def task(self, task: Task) -> Any:
+    def task(self, task: Task, message: Message | None = None) -> Any:
         """See `Values.task`."""
         return self._parse(_plain(task), types.Task())
 
@@ -62,7 +71,22 @@ class Protobuf:
         kind = KINDS.get(type(event).__name__)
         if kind is None:
             raise TypeError(f"an executor enqueued {type(event).__name__}, which is no event")
-        return msgspec.json.decode(self._json(event), type=kind)
+        from google.protobuf.json_format import MessageToDict
+
+        found = MessageToDict(event)
+        for message in _messages(found) if kind is not Message else (found,):
+            # Protobuf leaves out what is empty. A2A wants a part, and executors send none, for
+            # example in a message that is only metadata.
+            message.setdefault("parts", [NOTHING])
+            message.setdefault("role", Role.AGENT.value)
+            message.setdefault("messageId", uuid4().hex)
+        for artifact in (*found.get("artifacts", ()), *_one(found, "artifact")):
+            artifact.setdefault("parts", [NOTHING])
+        return msgspec.convert(found, type=kind)
+
+    def refusal(self, error: Exception) -> str | None:
+        """See `Values.refusal`."""
+        return error.message if isinstance(error, errors.A2AError) else None
 
     @staticmethod
     def _json(message: Any) -> str:
@@ -95,9 +119,9 @@ class Pydantic:
             found["configuration"] = modes
         return types.MessageSendParams.model_validate(found)
 
-    def task(self, task: Task) -> Any:
-        """See `Values.task`."""
-        found = _plain(task)
+    def task(self, task: Task, message: Message | None = None) -> Any:
+        """See `Values.task`. The message is already in its history."""
+        found = _plain(task if message is None else _with(task, message))
         status = _old_status(found["status"])
         return types.Task.model_validate(
             {
@@ -127,6 +151,30 @@ class Pydantic:
         for key in ("kind", "final"):
             found.pop(key, None)
         return msgspec.convert(found, KINDS[name], str_keys=True)
+
+    def refusal(self, error: Exception) -> str | None:
+        """See `Values.refusal`."""
+        if not isinstance(error, errors.ServerError):
+            return None
+        return getattr(error.error, "message", None) or "The agent could not do this"
+
+
+def _one(document: dict[str, Any], key: str) -> tuple[Any, ...]:
+    return (document[key],) if key in document else ()
+
+
+def _messages(document: dict[str, Any]) -> tuple[Any, ...]:
+    """Those in a task or an update."""
+    return (*document.get("history", ()), *_one(document.get("status", {}), "message"))
+
+
+def _with(task: Task, message: Message) -> Task:
+    """The task when it has got the message."""
+    if any(each.message_id == message.message_id for each in task.history):
+        return task
+    said = (task.status.message,) if task.status.message else ()
+    status = replace(task.status, message=None)
+    return replace(task, history=(*task.history, *said, message), status=status)
 
 
 def _plain(value: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from strands.middleware import (
 from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from dragoman import Agent
-from dragoman.bridges import bridge
+from dragoman.bridges import bridge, third_party_internals
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.steps import Steps
 from dragoman.bridges.strands.copies import check, copied, quiet, remembering
@@ -90,7 +90,7 @@ class Strands:
             agent = await asyncio.to_thread(self._agent, run.session)
             quiet(agent)
             self._log(agent)
-            kept = getattr(agent, "_session_manager", None) is not None
+            kept = third_party_internals.has(agent, "session_manager")
             if kept:
                 prompt = await _continued(run, agent, number, prompt)
             elif saved is not None:

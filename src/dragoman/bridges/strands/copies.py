@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,11 +13,13 @@ from strands.hooks import HookRegistry
 from strands.telemetry import EventLoopMetrics
 from strands.tools.registry import ToolRegistry
 
+from dragoman.bridges import third_party_internals
+
 
 def check(agent: Agent) -> None:
     """ValueError if an agent cannot be copied."""
     for what in ("session_manager", "background_tasks"):
-        if getattr(agent, f"_{what}", None) is not None:
+        if third_party_internals.has(agent, what):
             raise ValueError(
                 f"an agent with {what}=... serves one conversation only; give serve a function "
                 "that makes the agent of a conversation, given the conversation's name"
@@ -41,10 +42,7 @@ def copied(agent: Agent, snapshot: Snapshot) -> Agent:
         twin.tool_registry.registry[name] = _copied_tool(tool)
     twin.tool_caller = Agent.ToolCaller(twin)
     twin.event_loop_metrics = EventLoopMetrics()
-    # An agent refuses a second run while it has one, and a cancel ends all that it has. There is no
-    # public way to a copy that has runs of its own.
-    twin._concurrency = type(agent._concurrency)(agent.concurrent_invocation_mode)
-    twin._cancel_signal = threading.Event()
+    third_party_internals.detach(twin, agent)
     twin.load_snapshot(snapshot)
     quiet(twin)
     return twin
@@ -65,14 +63,13 @@ def agents_in(agent: Agent) -> Mapping[str, Any]:
 def remembering(agent: Agent) -> Mapping[str, Agent]:
     """The agents among its tools that remember from call to call, by name."""
     tools = agents_in(agent).items()
-    return {name: tool.agent for name, tool in tools if getattr(tool, "_preserve_context", False)}
+    return {name: tool.agent for name, tool in tools if third_party_internals.remembers(tool)}
 
 
 def _copied_tool(tool: Any) -> Any:
     twin = copy.copy(tool)
-    # the public way, as_tool, does not know how the tool was made
-    twin._agent = copied(tool.agent, tool.agent.take_snapshot(preset="session"))
-    twin._lock = threading.Lock()
+    agent = copied(tool.agent, tool.agent.take_snapshot(preset="session"))
+    third_party_internals.set_tool_agent(twin, agent)
     return twin
 
 

@@ -17,6 +17,7 @@ from google.genai import types
 from play import play
 
 from dragoman.bridges.adk import tools
+from dragoman.bridges.remote import RemoteFailed
 
 NAMES = {"app_name": "caller", "user_id": "u", "session_id": "s"}
 
@@ -156,7 +157,7 @@ async def refuse(url: str, folder: Path) -> dict[str, Any]:
     caller = Caller(url, folder, ("refuse", {"city": "Rome"}))
     try:
         await caller.run(words("go"))
-    except Exception as error:
+    except RemoteFailed as error:
         return {**caller.seen(), "error": str(error)}
     return caller.seen()
 

@@ -61,6 +61,11 @@ def watch(**_: Any) -> None:
 
 
 traveler = agent("Traveler", "Rome")
+payer = LlmAgent(
+    name="Payer",
+    model=Scripted(script=lambda results: str(results) if results else [("pay", {"city": "Rome"})]),
+    tools=TOOLS,
+)
 couple = agent("Couple", "Rome", "Oslo")
 watched = agent("Watched", "Rome", before_tool_callback=watch)
 clerk = agent("Clerk", "Rome")

@@ -11,6 +11,7 @@ from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
 from a2a.types import AgentCard, AgentSkill, Artifact, TaskState, TaskStatus
+from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 
 card = AgentCard(
     name="Desk",
@@ -40,8 +41,23 @@ class Desk(AgentExecutor):
         task = context.current_task
         if task is None:
             task = new_task_from_user_message(context.message)
-            await queue.enqueue_event(task)
+        else:
+            note(f"answers {TaskState.Name(task.status.state)}")
+        await queue.enqueue_event(task)
         updater = TaskUpdater(queue, task.id, task.context_id)
+        await updater.submit()
+        if text == "refuse":
+            raise InvalidParamsError(message="Which flight?")
+        if text in ("grow", "more"):
+            note(f"{len(task.artifacts or ())} artifacts")
+            await updater.add_artifact(
+                [new_text_part(f"{text} ")], artifact_id="log", append=text == "more"
+            )
+            if text == "more":
+                await updater.complete()
+                await queue.close()
+                await updater.add_artifact([new_text_part("too late")])
+                return
         if text == "whole":
             done = new_task_from_user_message(context.message)
             done.artifacts.append(Artifact(artifact_id="x", parts=[new_text_part("as a whole")]))
@@ -50,14 +66,14 @@ class Desk(AgentExecutor):
             return
         await updater.start_work(updater.new_agent_message([new_text_part("at work")]))
         note(f"execute {text}")
-        if text == "question":
+        if text in ("question", "grow"):
             await updater.requires_input(updater.new_agent_message([new_text_part("Which color?")]))
             return
-        if text == "slow":
+        if text in ("slow", "stubborn"):
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
-                note("slow is stopped")
+                note(f"{text} is stopped")
                 raise
         if text == "fail":
             raise ValueError("secret inside")
@@ -68,5 +84,7 @@ class Desk(AgentExecutor):
     async def cancel(self, context: RequestContext, queue: EventQueue) -> None:
         """Say that it is canceled."""
         note("cancel")
+        if context.current_task.history[0].parts[0].text == "stubborn":
+            raise UnsupportedOperationError
         updater = TaskUpdater(queue, context.task_id or "", context.context_id or "")
         await updater.cancel(updater.new_agent_message([new_text_part("as you wish")]))

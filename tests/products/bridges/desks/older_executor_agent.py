@@ -14,12 +14,15 @@ from a2a.types import (
     AgentCard,
     AgentSkill,
     Artifact,
+    InvalidParamsError,
     Part,
     TaskState,
     TaskStatus,
     TextPart,
+    UnsupportedOperationError,
 )
 from a2a.utils import new_agent_text_message, new_task
+from a2a.utils.errors import ServerError
 
 card = AgentCard(
     name="Desk",
@@ -55,8 +58,21 @@ class Desk(AgentExecutor):
         task = context.current_task
         if task is None:
             task = new_task(context.message)
-            await queue.enqueue_event(task)
+        else:
+            note(f"answers {task.status.state.value}")
+        await queue.enqueue_event(task)
         updater = TaskUpdater(queue, task.id, task.context_id)
+        await updater.submit()
+        if text == "refuse":
+            raise ServerError(error=InvalidParamsError(message="Which flight?"))
+        if text in ("grow", "more"):
+            note(f"{len(task.artifacts or ())} artifacts")
+            await updater.add_artifact([part(f"{text} ")], artifact_id="log", append=text == "more")
+            if text == "more":
+                await updater.complete()
+                await queue.close()
+                await updater.add_artifact([part("too late")])
+                return
         if text == "whole":
             done = new_task(context.message)
             done.artifacts = [Artifact(artifact_id="x", parts=[part("as a whole")])]
@@ -65,16 +81,16 @@ class Desk(AgentExecutor):
             return
         await updater.start_work(updater.new_agent_message([part("at work")]))
         note(f"execute {text}")
-        if text == "question":
+        if text in ("question", "grow"):
             await updater.requires_input(
                 updater.new_agent_message([part("Which color?")]), final=True
             )
             return
-        if text == "slow":
+        if text in ("slow", "stubborn"):
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
-                note("slow is stopped")
+                note(f"{text} is stopped")
                 raise
         if text == "fail":
             raise ValueError("secret inside")
@@ -85,5 +101,7 @@ class Desk(AgentExecutor):
     async def cancel(self, context: RequestContext, queue: EventQueue) -> None:
         """Say that it is canceled."""
         note("cancel")
+        if context.current_task.history[0].parts[0].root.text == "stubborn":
+            raise ServerError(error=UnsupportedOperationError())
         updater = TaskUpdater(queue, context.task_id or "", context.context_id or "")
         await updater.cancel(updater.new_agent_message([part("as you wish")]))

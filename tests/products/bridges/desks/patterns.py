@@ -176,6 +176,18 @@ class Patterns(AgentExecutor):
         await updater.complete(said(updater, "done"))
         await updater.add_artifact([new_text_part("too late")])
 
+    async def afterwards(self, context: RequestContext, updater: TaskUpdater) -> None:
+        """It leaves work behind that goes on."""
+        ids = {"task_id": context.task_id, "context_id": context.context_id}
+        status = TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED)
+
+        async def later() -> None:
+            await asyncio.sleep(0.2)
+            await updater.event_queue.enqueue_event(TaskStatusUpdateEvent(status=status, **ids))
+            note("afterwards")
+
+        self.later = asyncio.create_task(later())
+
     async def silent(self, context: RequestContext, updater: TaskUpdater) -> None:
         """It says nothing more."""
         await updater.start_work()
