@@ -17,10 +17,10 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, App, Turn
-from dragoman.prompt_safety import Policy, eligible, sanitize
 from dragoman.client import Client, CredentialsNotSent, StaticToken, fetch
 from dragoman.client.transport import origin
 from dragoman.model.types import AgentCard, AgentInterface, Part, TaskArtifactUpdateEvent
+from dragoman.prompt_safety import Policy, eligible, sanitize
 from dragoman.security import ApiKey
 from tests.harness.recording_app import RecordingApp
 from tests.harness.server import serving

@@ -15,16 +15,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.prompt_safety import (
-    CLOSE,
-    OPEN,
-    Policy,
-    clean,
-    eligible,
-    lookalikes,
-    objection,
-    sanitize,
-)
 from dragoman.client import Client, CredentialsNotSent, StaticToken
 from dragoman.client.transport import origin
 from dragoman.model.types import (
@@ -41,6 +31,16 @@ from dragoman.model.types import (
     SecurityRequirement,
     SecurityScheme,
     StringList,
+)
+from dragoman.prompt_safety import (
+    CLOSE,
+    OPEN,
+    Policy,
+    clean,
+    eligible,
+    lookalikes,
+    objection,
+    sanitize,
 )
 from tests.client.protected_agent import Guarded, guarded, has, http
 from tests.harness.raw_server import Listener, listening
