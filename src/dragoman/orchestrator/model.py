@@ -1,4 +1,4 @@
-"""What the orchestrator needs of a model: messages and tools go in, text and calls of tools come out.
+"""What the orchestrator needs of a model: messages and tools go in, text and tool calls come out.
 
 `ChatModel` speaks chat completions; `FunctionModel` is a function. Anything else with a name and an
 `answer` is a model, too.

@@ -1,0 +1,357 @@
+"""Carries out a plan: calls agents side by side, passes their questions on, and survives a crash.
+
+Whatever happens is an event, and each event is a step of the task's log. When the handler runs
+again, the events come from the log and lead to the same plan; only then are the calls that had not
+ended made again, each under its own key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman import Message, Part, Turn
+from dragoman.orchestrator import questions
+from dragoman.orchestrator.budget import Spent
+from dragoman.orchestrator.calls import Call, Scan
+from dragoman.orchestrator.model import Model, ModelFailed, ModelMessage
+from dragoman.orchestrator.plan import (
+    Event,
+    Failed,
+    Plan,
+    PlanStep,
+    Proposed,
+    Replied,
+    Stopped,
+    Waited,
+    apply,
+    begun,
+)
+from dragoman.orchestrator.team import Team, host_of
+
+ASK_AFTER = 30.0
+"""Seconds that the first question waits for others, while steps are running."""
+HOLD = 240.0
+"""Seconds without an event after which the handler sleeps, and looks again later."""
+FIRST_SLEEP, LAST_SLEEP = 10.0, 900.0
+LONGEST_SAVED = 200_000
+"""The most bytes of a plan that are kept as the value of the task."""
+QUEUE = 64
+
+
+class _Noted(Struct):
+    """An event of a call, and what to tell the call when the event is logged."""
+
+    event: Event
+    logged: asyncio.Future[None] | None = None
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """What an author has decided about the steps of plans."""
+
+    approve: str = ""
+    """`plan`: the client approves each version of a plan before it begins."""
+    repeatable: Callable[[PlanStep], bool] = lambda step: False
+    """Whether a step may be done twice, if nobody knows whether its agent has got the message."""
+    scan: Scan | None = None
+    ask_after: float = ASK_AFTER
+    hold: float = HOLD
+
+
+class Execution:
+    """The plan of one task while it is carried out."""
+
+    def __init__(
+        self, turn: Turn, team: Team, spent: Spent, rules: Rules, model: Model | None = None
+    ) -> None:
+        self.plan = Plan()
+        self.spent = spent
+        self._turn, self._team, self._rules, self._model = turn, team, rules, model
+        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._queue: asyncio.Queue[Any] = asyncio.Queue(QUEUE)
+        self._logged: asyncio.Future[None] | None = None
+        self._said: dict[str, list[Part] | bool] = {}
+        """The latest answers of the client, by step."""
+        self.direct: set[str] = set()
+        """The steps whose agents talk with the client directly."""
+        self._again: set[str] = set()
+        """The steps that the client wants to be repeated."""
+        self._question_since = 0.0
+        self._ask_now = False
+        self._pause = FIRST_SLEEP
+        self._saved = 0
+
+    def propose(self, steps: Sequence[PlanStep], *, replaces: bool = False) -> None:
+        """Add steps to the plan. They come from the log, or from the message."""
+        if self.plan.version:
+            self.spent.rounds += 1
+        self.plan = apply(self.plan, Proposed(tuple(steps), replaces))
+
+    async def run(self) -> Plan:
+        """Go on until no step can: all are done, failed or skipped."""
+        try:
+            while await self._advance():
+                pass
+        finally:
+            await self._end_calls()
+        return self.plan
+
+    async def _advance(self) -> bool:
+        """Do what is next. False if nothing is."""
+        await self._begin()
+        running, asking = self.plan.named("running"), self.plan.named("asking", "unknown")
+        if asking and (not running or self._ask_now):
+            await self._end_calls()
+            await self._ask(asking)
+        elif running:
+            event: Event = await self._turn.step("event", self._next, returns=Event)
+            await self._take(event)
+        return bool(running or asking)
+
+    async def _begin(self) -> None:
+        """Let the steps begin that need nothing any more."""
+        if not self.plan.stopped and (why := self.spent.over):
+            self.plan = apply(self.plan, Stopped(why))
+        ready = self.plan.ready
+        if ready and not await self._approved(ready):
+            ready = self.plan.ready
+        left = self.spent.budget.calls - self.spent.calls
+        ready = ready[: max(left, 0)]
+        self.spent.calls += len(ready)
+        self.plan = begun(self.plan, ready)
+
+    async def _take(self, event: Event) -> None:
+        self.plan = apply(self.plan, event)
+        if isinstance(event, Waited):
+            self._ask_now = event.asks
+            if not event.asks:
+                await self._end_calls()
+                await self._turn.sleep(self._pause)
+                self._pause = min(2 * self._pause, LAST_SLEEP)
+        else:
+            self._pause = FIRST_SLEEP
+        if self._logged is not None:
+            self._logged.set_result(None)
+            self._logged = None
+
+    # -- what happens: only while it happens, not when it is replayed
+
+    async def _next(self) -> Event:
+        """The next event. Meanwhile, the output of the agents is passed on."""
+        if self._saved != self.plan.version:
+            await self.save()
+        for step in self.plan.named("running"):
+            if step.name not in self._calls:
+                self._calls[step.name] = asyncio.create_task(self._call(step))
+        quiet = time.monotonic()
+        while True:
+            try:
+                async with asyncio.timeout(self._patience(quiet)):
+                    item = await self._queue.get()
+            except TimeoutError:
+                if (event := self._late(quiet)) is not None:
+                    return event
+                continue
+            if isinstance(item, _Noted):
+                self._logged = item.logged
+                return item.event
+            await self._turn.emit(item)
+            quiet = time.monotonic()
+
+    def _patience(self, quiet: float) -> float:
+        """Seconds until something must be decided."""
+        now = time.monotonic()
+        limits = [quiet + self._rules.hold - now, self.spent.left(datetime.now(UTC))]
+        if self.plan.named("asking", "unknown"):
+            self._question_since = self._question_since or now
+            limits.append(self._question_since + self._rules.ask_after - now)
+        return max(min(limits), 0.05)
+
+    def _late(self, quiet: float) -> Event | None:
+        """What follows from the time that has passed."""
+        now = time.monotonic()
+        if self.spent.left(datetime.now(UTC)) <= 0:
+            running = self.plan.named("running")
+            if self.plan.stopped:
+                return Failed(running[0].name, "the time is over")
+            return Stopped("the time is over")
+        if not all(step.delivered for step in self.plan.named("running")):
+            return None  # a message is on its way
+        if self._question_since and now >= self._question_since + self._rules.ask_after:
+            return Waited(asks=True)
+        if now >= quiet + self._rules.hold:
+            return Waited()
+        return None
+
+    async def _call(self, step: PlanStep) -> None:
+        """Make the call of a step, and report how it ended."""
+        call = Call(
+            self._turn,
+            self._team,
+            step,
+            said=self._said.get(step.name),
+            others={other.name: other for other in self.plan.steps},
+            repeatable=step.name in self._again or self._rules.repeatable(step),
+            scan=self._rules.scan,
+        )
+        event = await call.run(self._note, self._queue.put)
+        await self._queue.put(_Noted(event))
+        self._calls.pop(step.name, None)
+
+    async def _note(self, event: Event) -> None:
+        """Log an event of a call that goes on after it."""
+        logged = asyncio.get_running_loop().create_future()
+        await self._queue.put(_Noted(event, logged))
+        await logged
+
+    async def _end_calls(self) -> None:
+        """Stop following the agents. Their tasks go on."""
+        calls = list(self._calls.values())
+        self._calls.clear()
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+    async def save(self) -> None:
+        """Keep the plan as the value of the task, for people who look at it."""
+        self._saved = self.plan.version
+        value = msgspec.to_builtins(self.plan)
+        if len(msgspec.json.encode(value)) > LONGEST_SAVED:
+            small = tuple(replace(step, input=None, outcome=None) for step in self.plan.steps)
+            value = msgspec.to_builtins(replace(self.plan, steps=small))
+        await self._turn.save(value)
+
+    # -- the client
+
+    async def _ask(self, steps: Sequence[PlanStep]) -> None:
+        """Pass the questions on, and take the answers."""
+        self._ask_now, self._question_since = False, 0.0
+        await self._turn.step("save", self.save, returns=type(None))
+        for step in steps:
+            if step.question is not None and step.question.kind == "approval":
+                return await self._ask_approval(step)
+        hosts = {step.name: host_of(step.address) for step in steps}
+        direct = len(steps) == 1 and steps[0].name in self.direct
+        asked = questions.message(self._turn, steps, hosts, direct=direct)
+        answer = await self._turn.ask_for(asked)
+        if direct and answer.text.strip().lower() == questions.BACK:
+            self.plan = apply(self.plan, Failed(steps[0].name, "the user has come back"))
+            return None
+        found = questions.divided(answer, steps)
+        if not found and self._model is not None:
+            found = await self._divided_by_model(self._model, answer, steps)
+        for step in steps:
+            if step.name in found:
+                self._reply(step, found[step.name])
+        return None
+
+    def _reply(self, step: PlanStep, said: list[Part] | bool) -> None:
+        if step.state == "unknown":
+            if not (isinstance(said, list) and questions.agrees(said)):
+                why = "it is not known whether the agent has got the message"
+                self.plan = apply(self.plan, Failed(step.name, why))
+                return
+            self._again.add(step.name)
+        else:
+            self._said[step.name] = said
+        self.spent.calls += 1
+        self.plan = apply(self.plan, Replied(step.name))
+
+    async def _ask_approval(self, step: PlanStep) -> None:
+        """Pass on what an agent wants to be approved. Words approve nothing."""
+        assert step.question is not None
+        host = host_of(step.address)
+        operation = {
+            "step": step.name,
+            "agent": step.agent,
+            "host": host,
+            "operation": step.question.operation,
+        }
+        text = questions.in_words(step, host)
+        if (approved := await self._granted(text, operation)) is not None:
+            self._reply(step, approved)
+
+    async def _granted(self, text: str, operation: Any) -> bool | None:
+        """Whether the client approves; None if it says something else."""
+        await self._turn.ask_for(self._turn.require_auth(text, operation=operation))
+        if await self._turn.granted(operation):
+            return True
+        approval = self._turn.approval
+        return False if approval is not None and not approval.approved else None
+
+    async def _approved(self, ready: Sequence[PlanStep]) -> bool:
+        """Whether these steps may begin. Those that the client declines fail."""
+        plan = self.plan
+        if plan.approved == plan.version:
+            return True
+        waiting = plan.named("waiting")
+        covered = [step for step in waiting if step.dangerous]
+        if self._rules.approve == "plan":
+            covered = covered or list(waiting)
+        elif not any(step.dangerous for step in ready):
+            return True
+        listed = [
+            {"step": step.name, "agent": step.agent, "skill": step.skill, "input": step.input}
+            for step in covered
+        ]
+        operation = {"plan": plan.version, "steps": listed}
+        text = _plan_in_words(waiting, covered)
+        while (approved := await self._granted(text, operation)) is None:
+            pass
+        if approved:
+            self.plan = replace(self.plan, approved=plan.version)
+            return True
+        for step in covered:
+            if self.plan[step.name].state == "waiting":
+                self.plan = apply(self.plan, Failed(step.name, "the client did not approve it"))
+        return False
+
+    async def _divided_by_model(
+        self, model: Model, answer: Message, steps: Sequence[PlanStep]
+    ) -> dict[str, list[Part]]:
+        """Let the model say what the answer means for which question."""
+        self.spent.model_calls += 1
+        found = await self._turn.step("divide", _divide, model, answer.text, list(steps))
+        return {name: [Part(text=text)] for name, text in found.items()}
+
+
+async def _divide(model: Model, text: str, steps: list[PlanStep]) -> dict[str, str]:
+    asked = {step.name: step.question.text for step in steps if step.question is not None}
+    system = (
+        "Several questions were asked. The user gave one answer. Reply with a JSON object that "
+        "has, for each question that the answer answers, the name of the question and the part of "
+        "the answer that belongs to it, in the user's words. Leave out the others."
+    )
+    messages = [
+        ModelMessage(role="system", text=system),
+        ModelMessage(role="user", text=msgspec.json.encode([asked, text]).decode()),
+    ]
+    try:
+        said = (await model.answer(messages, ())).text.strip()
+        said = said.removeprefix("```json").removeprefix("```").removesuffix("```")
+        found = msgspec.json.decode(said.encode(), type=dict[str, str])
+    except (ModelFailed, msgspec.DecodeError):
+        return {}
+    return {name: part for name, part in found.items() if name in asked and part.strip()}
+
+
+def _plan_in_words(waiting: Sequence[PlanStep], covered: Sequence[PlanStep]) -> str:
+    marked = {step.name for step in covered}
+    lines = ["I would do this. Do you approve?"]
+    for step in waiting:
+        said = "" if step.input is None else f": {msgspec.json.encode(step.input).decode()[:500]}"
+        mark = "*" if step.name in marked else "-"
+        skill = f" {step.skill}" if step.skill else ""
+        lines.append(f"{mark} {step.name}: {step.agent} ({host_of(step.address)}){skill}{said}")
+    if len(marked) < len(waiting):
+        lines.append("Your approval is needed for the steps marked *.")
+    return "\n".join(lines)

@@ -1,0 +1,277 @@
+"""The orchestrator: an agent that has other agents do the work, and puts the results together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman import Agent, AgentError, Turn, UserError
+from dragoman.orchestrator.budget import Budget, Spent
+from dragoman.orchestrator.calls import Scan
+from dragoman.orchestrator.execution import Execution, Rules
+from dragoman.orchestrator.function_model import FunctionModel
+from dragoman.orchestrator.model import Model
+from dragoman.orchestrator.model_loop import ModelLoop
+from dragoman.orchestrator.plan import InvalidPlan, Plan, PlanStep, Step, planned
+from dragoman.orchestrator.routing import Choice, route
+from dragoman.orchestrator.team import Eligible, Given, Member, Team, host_of
+from dragoman.orchestrator.tools import check_step
+
+Which: TypeAlias = Collection[str] | Callable[[PlanStep], bool]
+"""Some steps: by the ids of their skills, `agent/skill`, or a function."""
+Planner: TypeAlias = Callable[..., Any]
+"""`plan(turn, members)` returns steps. With a third parameter it is called again with the plan when
+nothing runs any more, until it returns no steps, or a text: the answer."""
+
+LINEAGE = "urn:dragoman:lineage:v1"
+SOURCES = "urn:dragoman:sources:v1"
+"""The key of the metadata of the final status: which agents the results come from."""
+TRIES = 5
+"""How often the client is asked which skill it means."""
+
+
+class Proposal(Struct, frozen=True, omit_defaults=True):
+    """What a plan function has returned."""
+
+    steps: tuple[PlanStep, ...] = ()
+    answer: str = ""
+
+
+class Orchestrator(Agent):
+    """An agent that has a team of other agents. With a model, the model decides whom to call; with
+    a plan function, the function does; without either, messages go to the skill that they mean."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        agents: Iterable[Given],
+        description: str = "",
+        model: Model | Callable[..., Any] | None = None,
+        plan: Planner | None = None,
+        instructions: str = "",
+        eligible: Eligible | None = None,
+        approve: Literal["", "plan"] = "",
+        dangerous: Which = (),
+        repeatable: Which = (),
+        scan: Scan | None = None,
+        budget: Budget | None = None,
+        local_store: str = "memory:",
+        tags: Sequence[str] = ("orchestrator",),
+        examples: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        """`dangerous` steps need the client's approval, with `approve="plan"` each plan does.
+        `repeatable` steps may be done twice, if it is not known whether an agent has got a message.
+        Agents in this process keep their tasks in `local_store`. Other options are those of
+        `Agent`; `connections` has the credentials for the team."""
+        if approve not in ("", "plan"):
+            raise AgentError("Orchestrator: approve must be empty or 'plan'")
+        if plan is not None and model is not None:
+            raise AgentError("Orchestrator: give a model or a plan function, not both")
+        given = tuple(agents)
+        if not given:
+            raise AgentError("Orchestrator: agents must not be empty")
+        lifespan = options.pop("lifespan", None)
+        super().__init__(
+            name,
+            description=description or f"{name}: has other agents do the work.",
+            lifespan=self._with_team(lifespan),
+            input_modes=options.pop("input_modes", ("text/plain", "application/json", "*/*")),
+            **options,
+        )
+        self.team = Team(given, may=eligible, options=self.connection, local_store=local_store)
+        """The agents that may be called."""
+        self.budget = budget or Budget()
+        self._model = FunctionModel(model) if callable(model) else model
+        self._plan = plan
+        self._instructions = instructions
+        self._dangerous = _which(dangerous)
+        self._rules = Rules(approve=approve, repeatable=_which(repeatable), scan=scan)
+        self.skill(
+            id=self.key,
+            name=name,
+            description=self.description,
+            tags=tuple(tags),
+            examples=tuple(examples),
+            durable=True,
+            one_at_a_time="context",
+            timeout=self.budget.seconds,
+        )(self._work)
+
+    def _with_team(
+        self, lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None
+    ) -> Callable[[Agent], AbstractAsyncContextManager[Any]]:
+        @asynccontextmanager
+        async def whole(agent: Agent) -> AsyncIterator[Any]:
+            async with self.team.opened():
+                if lifespan is None:
+                    yield None
+                else:
+                    async with lifespan(agent) as state:
+                        yield state
+
+        return whole
+
+    async def _work(self, turn: Turn) -> None:
+        spent = Spent(self.budget, turn.now())
+        passed = (turn.metadata.get(LINEAGE) or {}).get("path") or ()
+        if len(passed) > self.budget.depth:
+            await turn.emit(turn.reject(f"The request was passed on {len(passed)} times"))
+            return
+        execution = Execution(turn, self.team, spent, self._rules, self._model)
+        if self._plan is not None:
+            answer = await self._by_plan(turn, execution, self._plan)
+        elif self._model is not None:
+            answer = await self._by_model(turn, execution, self._model)
+        else:
+            answer = await self._by_words(turn, execution)
+        await turn.step("save", execution.save, returns=type(None))
+        await self._end(turn, execution.plan, answer)
+
+    # -- three ways to decide
+
+    async def _by_model(self, turn: Turn, execution: Execution, model: Model) -> str | None:
+        async def members() -> dict[str, Member]:
+            return await self.team.members(turn.caller)
+
+        about = {
+            "name": self.name,
+            "description": self.description,
+            "instructions": self._instructions,
+        }
+        loop = ModelLoop(
+            turn, execution, model, members=members, about=about, dangerous=self._dangerous
+        )
+        answer = await loop.run()
+        return None if answer is None else ""
+
+    async def _by_plan(self, turn: Turn, execution: Execution, planner: Planner) -> str:
+        again = len(inspect.signature(planner).parameters) > 2
+        while True:
+            plan = execution.plan
+
+            async def propose(plan: Plan = plan) -> Proposal:
+                return await self._proposed(turn, planner, plan, again)
+
+            proposal: Proposal = await turn.step("plan", propose, returns=Proposal)
+            if proposal.answer or not proposal.steps:
+                return proposal.answer
+            execution.propose(proposal.steps, replaces=True)
+            await execution.run()
+            if not again or execution.plan.stopped:
+                return ""
+
+    async def _proposed(self, turn: Turn, planner: Planner, plan: Plan, again: bool) -> Proposal:
+        members = await self.team.members(turn.caller)
+        found = planner(turn, members, plan) if again else planner(turn, members)
+        found = await found if inspect.isawaitable(found) else found
+        if found is None or isinstance(found, str):
+            return Proposal(answer=found or "")
+        steps = [_with_agent(step, members) for step in found]
+        for step in steps:
+            check_step(step, members[step.agent])
+        checked = planned(steps, plan, most=self.budget.steps, replaces=True)
+        return Proposal(
+            tuple(
+                replace(
+                    step,
+                    address=members[step.agent].address,
+                    dangerous=step.dangerous or self._dangerous(step),
+                )
+                for step in checked
+            )
+        )
+
+    async def _by_words(self, turn: Turn, execution: Execution) -> str:
+        said = turn.message
+        for _ in range(TRIES):
+
+            async def choose(words: Any = said) -> Choice:
+                members = await self.team.members(turn.caller)
+                return route(words, members.values(), turn.message)
+
+            choice: Choice = await turn.step("route", choose, returns=Choice)
+            if choice.step is not None:
+                break
+            said = await turn.ask_for(choice.question)
+        else:
+            raise UserError("It is not clear which skill is meant")
+        (step,) = planned([choice.step], execution.plan, most=1)
+        step = replace(step, address=choice.address)
+        execution.propose([replace(step, dangerous=self._dangerous(step))])
+        await execution.run()
+        return ""
+
+    # -- the end
+
+    async def _end(self, turn: Turn, plan: Plan, answer: str | None) -> None:
+        """End the task: with the results and their sources, or with what went wrong."""
+        metadata = {SOURCES: _sources(plan)} if plan.steps else None
+        failed = plan.named("failed")
+        if answer is None or plan.stopped:
+            why = plan.stopped or "a budget is used up"
+            text = f"Stopped: {why}.\n{_summary(plan)}".strip()
+            end = turn.complete if plan.named("done") else turn.fail
+            await turn.emit(end(text, metadata=metadata))
+        elif failed and self._model is None and not answer:
+            await turn.emit(turn.fail(_summary(plan), metadata=metadata))
+        else:
+            await turn.emit(turn.complete(answer or None, metadata=metadata))
+
+
+def _with_agent(step: Step, members: dict[str, Member]) -> Step:
+    """The step with its agent: the one that has the skill, if the planner named none."""
+    if not isinstance(step, Step):
+        raise InvalidPlan(f"a plan function returns steps, got {type(step).__name__}")
+    names = ", ".join(members) or "none"
+    if step.agent:
+        if step.agent not in members:
+            raise InvalidPlan(
+                f"step {step.name!r}: there is no agent {step.agent!r}; the agents are: {names}"
+            )
+        return step
+    having = [member.name for member in members.values() if step.skill in member.skills]
+    if len(having) != 1:
+        raise InvalidPlan(
+            f"step {step.name!r}: {len(having)} agents have the skill {step.skill!r}; the agents "
+            f"are: {names}"
+        )
+    return replace(step, agent=having[0])
+
+
+def _which(given: Which) -> Callable[[PlanStep], bool]:
+    if callable(given):
+        return given
+    if isinstance(given, str):
+        raise AgentError(f"Orchestrator: expected a list of skills, such as [{given!r}]")
+    names = frozenset(given)
+    return lambda step: step.skill in names or f"{step.agent}/{step.skill}" in names
+
+
+def _sources(plan: Plan) -> list[dict[str, str]]:
+    return [
+        {
+            "step": step.name,
+            "agent": step.agent,
+            "host": host_of(step.address),
+            "state": step.state,
+            **({"task": step.task} if step.task else {}),
+        }
+        for step in plan.steps
+    ]
+
+
+def _summary(plan: Plan) -> str:
+    """How far each step is, in words."""
+    lines = []
+    for step in plan.steps:
+        who = f"{step.agent}, {host_of(step.address)}"
+        why = f": {step.error}" if step.error else ""
+        lines.append(f"{step.name} ({who}): {step.state}{why}")
+    return "\n".join(lines)

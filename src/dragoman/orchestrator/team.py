@@ -1,0 +1,267 @@
+"""The team: the agents that an orchestrator may call, and the cards that they show."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Protocol, TypeAlias, cast
+from urllib.parse import urlsplit
+
+from dragoman import A2AError, Agent, AgentCard, App, Caller, Turn
+from dragoman.client import CardCache, Client, NotAllowed, Options, RemoteSkill, Unreachable
+from dragoman.prompt_safety import Policy, clean, eligible, lookalikes, sanitize
+
+logger = logging.getLogger("dragoman")
+
+RESUME = "urn:dragoman:resume:v1"
+"""An agent with this extension recognises a message that is sent again."""
+AGE = 60.0
+"""Seconds for which a card is used before it is fetched again."""
+FORGOTTEN = 3600.0
+"""Seconds for which the last card of an agent that does not respond is used."""
+FETCH = 10.0
+"""Seconds that an agent has to show its card."""
+AT_ONCE = 8
+"""How many cards are fetched at the same time."""
+CARD = 4000
+"""The most characters of a card that a model gets to read."""
+
+
+class Finder(Protocol):
+    """Finds agents, such as a query of a registry."""
+
+    async def find(self) -> Sequence[Any]:
+        """The agents: whatever `Client.connect` takes."""
+
+
+Given: TypeAlias = "str | AgentCard | Client | Agent | Finder"
+"""An agent of the team: its address, its card (an object, a file or a URL), a client, an agent in
+this process; or a query that finds agents."""
+Eligible: TypeAlias = Policy | Callable[[Caller, "Member"], bool]
+"""Which agents a caller may use. No text of a card has an influence on a `Policy`."""
+
+
+class Member:
+    """An agent of the team, with the card that it shows now."""
+
+    def __init__(self, name: str, target: Any, card: AgentCard, skills: Mapping[str, RemoteSkill]):
+        self.name = name
+        """Its name in this team: that of the card, with the host if two agents have similar
+        names."""
+        self.card = card
+        self.skills = skills
+        self.address = card.supported_interfaces[0].url
+        """Where it is called. An agent that moves is another member."""
+        self.target = target
+        self.remembers = any(each.uri == RESUME for each in card.capabilities.extensions)
+        """It recognises a message that is sent again."""
+
+    @property
+    def host(self) -> str:
+        """Where it is, for people."""
+        return "this process" if isinstance(self.target, Agent) else host_of(self.address)
+
+    @property
+    def title(self) -> str:
+        """Its name and host, for people: the name is what the agent says of itself."""
+        return f"{clean(' '.join(self.card.name.split()), 100)} ({self.host})"
+
+    def __repr__(self) -> str:
+        return f"Member({self.name!r} at {self.address}, skills: {', '.join(self.skills)})"
+
+    def context(self, turn: Turn) -> str:
+        """The id of the conversation with this agent: one for each of our conversations, each
+        caller and each address."""
+        caller = turn.caller
+        names = (turn.context_id, caller.tenant, caller.qualified, self.address, self.card.name)
+        digest = hashlib.sha256("\n".join(names).encode()).hexdigest()
+        return f"{digest[:8]}-{digest[8:12]}-8{digest[13:16]}-8{digest[17:20]}-{digest[20:32]}"
+
+    def prompt(self) -> str:
+        """The card as a model may read it."""
+        return sanitize(self.card, limit=CARD, source=f"card of {self.name}")
+
+
+def host_of(address: str) -> str:
+    """Host and port of an address."""
+    return urlsplit(address if "://" in address else f"//{address}").netloc or address
+
+
+class Team:
+    """Finds the agents that it was given, and keeps their cards for a minute."""
+
+    def __init__(
+        self,
+        given: Iterable[Given],
+        *,
+        may: Eligible | None = None,
+        options: Callable[[str], Mapping[str, Any]] = lambda address: {},
+        local_store: str = "memory:",
+    ) -> None:
+        self._given = tuple(given)
+        self._may = may
+        self._options = options
+        self._local_store = local_store
+        self._local: dict[int, App] = {}
+        self._cards = CardCache()
+        self._found: list[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]] = []
+        self._seen: dict[Any, tuple[float, AgentCard, Mapping[str, RemoteSkill]]] = {}
+        self._fresh = 0.0
+        self._lock = asyncio.Lock()
+        self.absent: dict[str, str] = {}
+        """The agents that cannot be called now, and why."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Team]:
+        """A block in which the agents of this process run."""
+        async with AsyncExitStack() as stack:
+            for each in self._given:
+                if isinstance(each, Agent):
+                    app = App(each, store=self._local_store)
+                    self._local[id(each)] = await stack.enter_async_context(app)
+            try:
+                yield self
+            finally:
+                self._local.clear()
+
+    async def members(self, caller: Caller) -> dict[str, Member]:
+        """The agents that this caller may use, by their names."""
+        async with self._lock:
+            if not self._found or time.monotonic() > self._fresh:
+                await self._refresh()
+        named = _named(self._found)
+        return {member.name: member for member in named if self.allows(caller, member)}
+
+    async def member(self, caller: Caller, address: str) -> Member | None:
+        """The agent at this address; None if it is not there, or the caller may not use it."""
+        for member in (await self.members(caller)).values():
+            if member.address == address:
+                return member
+        return None
+
+    def allows(self, caller: Caller, member: Member) -> bool:
+        """Whether a caller may use an agent."""
+        may = self._may
+        if may is None or (isinstance(may, Policy) and isinstance(member.target, Agent)):
+            return True
+        if isinstance(may, Policy):
+            where = member.target if isinstance(member.target, str) else member.address
+            return bool(eligible({where: member.card}, may))
+        return bool(may(caller, member))
+
+    @asynccontextmanager
+    async def client(self, member: Member, turn: Turn) -> AsyncIterator[Client]:
+        """A client for an agent that works on behalf of a turn."""
+        target = member.target
+        if isinstance(target, Client):
+            yield target
+            return
+        if isinstance(target, Agent):
+            connected = turn.connect(app=self._local[id(target)])
+        else:
+            connected = turn.connect(target, **self._client_options(target))
+        async with connected as client:
+            yield client
+
+    # -- cards
+
+    async def _refresh(self) -> None:
+        targets = await self._targets()
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def look(target: Any) -> tuple[Any, AgentCard, Mapping[str, RemoteSkill]] | None:
+            async with limit:
+                return await self._look(target)
+
+        self.absent.clear()
+        found = await asyncio.gather(*map(look, targets))
+        self._found = [each for each in found if each is not None]
+        self._fresh = time.monotonic() + (AGE if self._found else 1.0)
+
+    async def _targets(self) -> list[Any]:
+        found: list[Any] = []
+        for each in self._given:
+            if isinstance(each, str | AgentCard | Client | Agent):
+                found.append(each)
+                continue
+            try:
+                async with asyncio.timeout(FETCH):
+                    found += await each.find()
+            except (A2AError, OSError, TimeoutError, ValueError) as error:
+                self._miss(each, error)
+                found += [target for target, *_ in self._found if target not in self._given]
+        return found
+
+    async def _look(self, target: Any) -> tuple[Any, AgentCard, Mapping[str, RemoteSkill]] | None:
+        """An agent and its card; the last one if it does not respond."""
+        key = target if isinstance(target, str) else id(target)
+        try:
+            async with asyncio.timeout(FETCH):
+                card, skills = await self._card(target)
+        except (A2AError, OSError, TimeoutError, ValueError) as error:
+            self._miss(target, error)
+            seen = self._seen.get(key)
+            if seen is None or isinstance(error, NotAllowed):
+                return None
+            at, card, skills = seen
+            return (target, card, skills) if time.monotonic() - at < FORGOTTEN else None
+        if not card.supported_interfaces:
+            self._miss(target, ValueError("its card names no address"))
+            return None
+        self._seen[key] = (time.monotonic(), card, skills)
+        return target, card, skills
+
+    async def _card(self, target: Any) -> tuple[AgentCard, Mapping[str, RemoteSkill]]:
+        if isinstance(target, Client):
+            await target.open()
+            return target.card, target.skills
+        if isinstance(target, Agent):
+            client = Client.connect(app=self._local[id(target)])
+        else:
+            client = Client.connect(target, **self._client_options(target))
+        async with client:
+            return client.card, client.skills
+
+    def _client_options(self, target: Any) -> Options:
+        """Options for an agent, such as credentials: by the address that the author gave, or by
+        that on the card that the author gave."""
+        if isinstance(target, AgentCard):
+            interfaces = target.supported_interfaces
+            found = dict(self._options(interfaces[0].url)) if interfaces else {}
+        else:
+            found = dict(self._options(target)) if isinstance(target, str) else {}
+            found.setdefault("card_cache", self._cards)
+        return cast(Options, found)
+
+    def _miss(self, target: Any, error: BaseException) -> None:
+        why = str(error) or type(error).__name__
+        name = target if isinstance(target, str) else getattr(target, "name", repr(target))
+        self.absent[str(name)] = why
+        level = logging.INFO if isinstance(error, Unreachable | TimeoutError) else logging.WARNING
+        logger.log(level, "team: cannot use %s: %s", name, why)
+
+
+def _named(found: Sequence[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]]) -> list[Member]:
+    """Members with unique names. Names that look alike get the hosts: who is meant must not depend
+    on who came first."""
+    alike = {id(card) for group in lookalikes(card for _, card, _ in found) for card in group}
+    members: dict[str, Member] = {}
+    for target, card, skills in found:
+        name = slug(card.name)
+        if id(card) in alike:
+            name = f"{name}-at-{slug(host_of(card.supported_interfaces[0].url))}"
+        free, number = name, 2
+        while free in members:
+            free, number = f"{name}-{number}", number + 1
+        members[free] = Member(free, target, card, skills)
+    return list(members.values())
+
+
+def slug(name: str) -> str:
+    """A name of letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", clean(name, 60).lower()).strip("-")[:48] or "agent"

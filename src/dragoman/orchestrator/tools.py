@@ -1,0 +1,269 @@
+"""The tools that a model gets: one for each typed skill, and some to talk to agents and to plan.
+
+No tool takes an address, a header, or the id of a task or a conversation: whom a model can reach
+is decided by the names that it is given.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman import A2AError
+from dragoman.client import RemoteSkill
+from dragoman.orchestrator.model import ModelAnswer, Tool, ToolCall
+from dragoman.orchestrator.plan import InvalidPlan, Step, reference
+from dragoman.orchestrator.search import search
+from dragoman.orchestrator.team import Member
+from dragoman.prompt_safety import clean
+
+SEND, FIND, PLAN, HAND_OFF = "send_message", "find_agents", "make_plan", "hand_off"
+DESCRIPTION = 1000
+MOST_TOOLS = 64
+"""How many skills get a tool of their own."""
+PROMPT = 24_000
+"""The most characters of all cards in a prompt."""
+
+
+class Decision(Struct, frozen=True, omit_defaults=True):
+    """What a model has decided: the steps that it wants, by the calls of its tools."""
+
+    answer: ModelAnswer
+    steps: dict[str, list[tuple[Step, str]]] = {}
+    """For each call, its steps, each with the address of its agent."""
+    results: dict[str, str] = {}
+    """For each other call, what it brings: an answer, or what was wrong with the call."""
+    replaces: bool = False
+    """The steps take the places of those that have not begun."""
+    hand_off: str = ""
+    """The address of the agent that takes the conversation over."""
+
+
+class Kit:
+    """The tools for one question to a model."""
+
+    def __init__(self, members: Mapping[str, Member], text: str, *, hands_off: bool) -> None:
+        self._members = members
+        self._skills: dict[str, tuple[Member, RemoteSkill]] = {}
+        shown = _shown(members, text)
+        self.cards = "\n\n".join(member.prompt() for member in shown)
+        self.hidden = len(members) - len(shown)
+        """How many agents the prompt does not name."""
+        self.tools = [*self._general(shown, hands_off), *self._of_skills(shown)]
+
+    def _general(self, shown: Sequence[Member], hands_off: bool) -> list[Tool]:
+        # all names are allowed: agents that `find_agents` shows can be called, too
+        agent = {"type": "string", "description": "The name of the agent."}
+        if not self.hidden:
+            agent["enum"] = [member.name for member in shown]  # type: ignore[assignment]
+        found = [
+            Tool(
+                SEND,
+                "Send a message to an agent, and get its answer. Several calls run side by side.",
+                _object(
+                    {
+                        "agent": agent,
+                        "text": {"type": "string", "description": "The message, in words."},
+                        "data": {"type": "object", "description": "Or the message as data."},
+                    },
+                    ["agent"],
+                ),
+            ),
+            Tool(
+                PLAN,
+                "Plan several steps that depend on each other. Steps run as soon as those that "
+                "they need are done. It replaces the steps that have not begun. In data, "
+                '{"$from": "name/path"} stands for a place in the result of another step.',
+                _object({"steps": {"type": "array", "items": _step(agent)}}, ["steps"]),
+            ),
+        ]
+        if self.hidden:
+            words = {"type": "string", "description": "What the agent should be able to do."}
+            found.append(Tool(FIND, "Find further agents.", _object({"query": words}, ["query"])))
+        if hands_off:
+            text = (
+                "Let an agent go on with the user directly, until it is done. Use it when the user "
+                "wants to talk to that agent."
+            )
+            found.append(Tool(HAND_OFF, text, _object({"agent": agent}, ["agent"])))
+        return found
+
+    def _of_skills(self, shown: Sequence[Member]) -> list[Tool]:
+        found = []
+        for member in shown:
+            for skill in member.skills.values():
+                if skill.input is None or len(found) == MOST_TOOLS:
+                    continue
+                name = _tool_name(f"{member.name}__{skill.id}", self._skills)
+                self._skills[name] = (member, skill)
+                text = clean(f"{skill.description} (agent: {member.title})", DESCRIPTION)
+                found.append(Tool(name, text, safe_schema(skill.input)))
+        return found
+
+    # -- calls
+
+    def decide(self, answer: ModelAnswer, number: int) -> Decision:
+        """What the model's calls mean. What is wrong with a call is its result. `number` is that
+        of the answer; the names of the steps are made of it."""
+        steps: dict[str, list[tuple[Step, str]]] = {}
+        results: dict[str, str] = {}
+        replaces, hand_off = False, ""
+        for place, call in enumerate(answer.calls):
+            try:
+                arguments = _arguments(call)
+                if call.name == FIND:
+                    results[call.id] = self._find(str(arguments.get("query", "")))
+                elif call.name == HAND_OFF:
+                    hand_off = self._member(arguments.get("agent")).address
+                elif call.name == PLAN:
+                    steps[call.id] = self._planned(arguments)
+                    replaces = True
+                else:
+                    steps[call.id] = [self._called(call, arguments, f"{number}.{place + 1}")]
+            except (InvalidPlan, A2AError) as error:
+                results[call.id] = f"Error: {clean(str(error), DESCRIPTION)}"
+        return Decision(answer, steps, results, replaces, hand_off)
+
+    def _called(self, call: ToolCall, arguments: dict[str, Any], number: str) -> tuple[Step, str]:
+        if call.name == SEND:
+            member = self._member(arguments.get("agent"))
+            said = arguments.get("data") or arguments.get("text")
+            if not isinstance(said, str | dict) or not said:
+                raise InvalidPlan("give text, or data as an object")
+            return Step(f"{member.name}-{number}"[-64:], member.name, input=said), member.address
+        if call.name not in self._skills:
+            raise InvalidPlan(f"there is no tool {call.name!r}")
+        member, skill = self._skills[call.name]
+        skill.check(arguments)
+        name = f"{skill.id}-{number}"[-64:]
+        return Step(name, member.name, skill.id, arguments), member.address
+
+    def _planned(self, arguments: dict[str, Any]) -> list[tuple[Step, str]]:
+        items = arguments.get("steps")
+        if not isinstance(items, list) or not items:
+            raise InvalidPlan("steps: give at least one step")
+        found = []
+        for item in items:
+            if not isinstance(item, dict):
+                raise InvalidPlan("steps: each step is an object")
+            member = self._member(item.get("agent"))
+            skill = str(item.get("skill") or "")
+            said = item.get("data") if item.get("data") is not None else item.get("text")
+            needs = item.get("needs") or []
+            if not isinstance(needs, list) or not all(isinstance(need, str) for need in needs):
+                raise InvalidPlan("needs: expected a list of names of steps")
+            step = Step(str(item.get("name") or ""), member.name, skill, said, tuple(needs))
+            check_step(step, member)
+            found.append((step, member.address))
+        return found
+
+    def _member(self, name: Any) -> Member:
+        if isinstance(name, str) and name in self._members:
+            return self._members[name]
+        names = ", ".join(self._members) or "none"
+        raise InvalidPlan(f"there is no agent {str(name)[:100]!r}; the agents are: {names[:500]}")
+
+    def _find(self, query: str) -> str:
+        found = dict.fromkeys(match.member for match in search(query, self._members.values()))
+        if not found:
+            return "No agent fits."
+        return "\n\n".join(f"agent {member.name}:\n{member.prompt()}" for member in list(found)[:5])
+
+
+def check_step(step: Step, member: Member) -> None:
+    """Raise InvalidPlan or an A2AError if the agent has no such skill, or if the input does not fit
+    it. What refers to other steps is checked when they are done."""
+    if not step.skill:
+        return
+    skill = member.skills.get(step.skill)
+    if skill is None:
+        skills = ", ".join(member.skills) or "none"
+        raise InvalidPlan(
+            f"step {step.name!r}: {member.name} has no skill {step.skill!r}; its skills: {skills}"
+        )
+    if skill.input is None or not isinstance(step.input, Mapping) or reference(step.input):
+        return
+    known = {key: item for key, item in step.input.items() if not _refers(item)}
+    skill.check(known, partial=len(known) < len(step.input))
+
+
+def _refers(value: Any) -> bool:
+    from dragoman.orchestrator.plan import referred
+
+    return any(True for _ in referred(value))
+
+
+def safe_schema(value: Any) -> Any:
+    """A schema that is safe to show to a model: all its text is cleaned and cut."""
+    if isinstance(value, str):
+        return clean(value, DESCRIPTION)
+    if isinstance(value, Mapping):
+        return {key: safe_schema(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [safe_schema(item) for item in value[:200]]
+    return value
+
+
+def _shown(members: Mapping[str, Member], text: str) -> list[Member]:
+    """The agents whose cards fit into a prompt: all of them, or the best by the user's words."""
+    if sum(len(member.prompt()) for member in members.values()) <= PROMPT:
+        return list(members.values())
+    best = dict.fromkeys(match.member for match in search(text, members.values()))
+    found, size = [], 0
+    for member in (*best, *(each for each in members.values() if each not in best)):
+        size += len(member.prompt())
+        if size > PROMPT:
+            break
+        found.append(member)
+    return found
+
+
+def _arguments(call: ToolCall) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(call.arguments or "{}")
+    except msgspec.DecodeError as error:
+        raise InvalidPlan(f"the arguments are not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidPlan("the arguments must be an object")
+    return found
+
+
+def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _step(agent: dict[str, Any]) -> dict[str, Any]:
+    return _object(
+        {
+            "name": {"type": "string", "description": "A short name of its own."},
+            "agent": agent,
+            "skill": {"type": "string", "description": "The id of the skill, if one is meant."},
+            "text": {"type": "string"},
+            "data": {"type": "object"},
+            "needs": {"type": "array", "items": {"type": "string"}},
+        },
+        ["name", "agent"],
+    )
+
+
+def _tool_name(text: str, taken: Mapping[str, Any]) -> str:
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", text)[:64]
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name[:60]}_{number}", number + 1
+    return free
+
+
+def shown_result(value: Any) -> str:
+    """A result as a model reads it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
