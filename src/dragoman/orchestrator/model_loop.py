@@ -140,8 +140,9 @@ class ModelLoop:
             shown = [self._result(plan[name], alone=len(names) == 1) for name in names]
             results[call] = "\n\n".join(shown)
         if decision.hand_off:
-            for call in decision.answer.calls:
-                results.setdefault(call.id, await self._hand_off(decision.hand_off))
+            heard = await self._hand_off(decision.hand_off)
+            for each in decision.answer.calls:
+                results.setdefault(each.id, heard)
         return results
 
     def _propose(self, wanted: list[tuple[Step, str]], *, replaces: bool) -> list[str]:

@@ -125,6 +125,7 @@ class Orchestrator(Agent):
             await turn.emit(turn.reject(f"The request was passed on {len(passed)} times"))
             return
         execution = Execution(turn, self.team, spent, self._rules, self._model)
+        answer: str | None
         if self._plan is not None:
             answer = await self._by_plan(turn, execution, self._plan)
         elif self._model is not None:

@@ -337,7 +337,7 @@ def planned(
 
 
 def _check_order(steps: Sequence[PlanStep]) -> None:
-    left = {step.name: {need for need in step.needs} for step in steps}
+    left = {step.name: set(step.needs) for step in steps}
     while left:
         free = [name for name, needs in left.items() if not needs & left.keys()]
         if not free:

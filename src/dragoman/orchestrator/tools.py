@@ -17,7 +17,7 @@ from msgspec import Struct
 from dragoman import A2AError
 from dragoman.client import RemoteSkill
 from dragoman.orchestrator.model import ModelAnswer, Tool, ToolCall
-from dragoman.orchestrator.plan import InvalidPlan, Step, reference
+from dragoman.orchestrator.plan import InvalidPlan, Step, reference, referred
 from dragoman.orchestrator.search import search
 from dragoman.orchestrator.team import Member
 from dragoman.prompt_safety import clean
@@ -94,7 +94,7 @@ class Kit:
         return found
 
     def _of_skills(self, shown: Sequence[Member]) -> list[Tool]:
-        found = []
+        found: list[Tool] = []
         for member in shown:
             for skill in member.skills.values():
                 if skill.input is None or len(found) == MOST_TOOLS:
@@ -193,8 +193,6 @@ def check_step(step: Step, member: Member) -> None:
 
 
 def _refers(value: Any) -> bool:
-    from dragoman.orchestrator.plan import referred
-
     return any(True for _ in referred(value))
 
 
