@@ -51,7 +51,7 @@ from dragoman.prompt_safety import clean
 
 logger = logging.getLogger("dragoman")
 
-Scan: TypeAlias = Callable[[Part, Caller], str | None | Awaitable[str | None]]
+Scan: TypeAlias = Callable[[Part, Caller], str | Awaitable[str | None] | None]
 """Looks at a file, as `App(scan=…)` has it: returns why it is refused, or None."""
 Show: TypeAlias = Callable[[Any], Awaitable[None]]
 """Takes an event of the agent that the client may see."""

@@ -23,6 +23,8 @@ from dragoman.orchestrator.budget import Spent
 from dragoman.orchestrator.calls import Call, Scan
 from dragoman.orchestrator.model import Model, ModelFailed, ModelMessage
 from dragoman.orchestrator.plan import (
+    Asks,
+    Done,
     Event,
     Failed,
     Plan,
@@ -30,6 +32,7 @@ from dragoman.orchestrator.plan import (
     Proposed,
     Replied,
     Stopped,
+    Uncertain,
     Waited,
     apply,
     begun,
@@ -137,6 +140,8 @@ class Execution:
                 self._pause = min(2 * self._pause, LAST_SLEEP)
         else:
             self._pause = FIRST_SLEEP
+        if isinstance(event, Done | Failed | Asks | Uncertain):
+            self._calls.pop(event.step, None)
         if self._logged is not None:
             self._logged.set_result(None)
             self._logged = None
@@ -203,7 +208,6 @@ class Execution:
         )
         event = await call.run(self._note, self._queue.put)
         await self._queue.put(_Noted(event))
-        self._calls.pop(step.name, None)
 
     async def _note(self, event: Event) -> None:
         """Log an event of a call that goes on after it."""

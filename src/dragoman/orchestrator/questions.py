@@ -11,8 +11,6 @@ from msgspec import UNSET
 from dragoman import Message, Part
 from dragoman.orchestrator.plan import PlanStep, Question
 
-QUESTIONS = "urn:dragoman:questions:v1"
-"""The key of the metadata of a message that asks: the questions, each with its name."""
 _LINE = re.compile(r"\s*[-*]?\s*([\w.-]{1,64})\s*[:=]\s*(.*)")
 BACK = "/back"
 """What the client says to end a talk with an agent that has taken over."""
@@ -38,7 +36,8 @@ def in_words(step: PlanStep, host: str) -> str:
 def message(
     turn: Any, steps: Sequence[PlanStep], hosts: Mapping[str, str], *, direct: bool = False
 ) -> Any:
-    """The event that asks all these questions. A `direct` one is in the agent's own words."""
+    """The event that asks all these questions: in words, and as data. With `direct`, it says how to
+    come back."""
     words = [in_words(step, hosts.get(step.name, "")) for step in steps]
     if direct:
         words = [f"{words[0]}\n({BACK} ends the talk with this agent)"]
@@ -47,7 +46,7 @@ def message(
         words.append(f"Answer in lines of the form {names}.")
     asked = [_described(step, hosts.get(step.name, "")) for step in steps]
     parts = [Part(text="\n\n".join(words)), Part(data={"questions": asked})]
-    return turn.ask(parts, metadata={QUESTIONS: asked})
+    return turn.ask(parts)
 
 
 def _described(step: PlanStep, host: str) -> dict[str, Any]:

@@ -20,6 +20,8 @@ logger = logging.getLogger("dragoman")
 
 RESUME = "urn:dragoman:resume:v1"
 """An agent with this extension recognises a message that is sent again."""
+LOCAL = "local:"
+"""How the address of an agent in this process begins."""
 AGE = 60.0
 """Seconds for which a card is used before it is fetched again."""
 FORGOTTEN = 3600.0
@@ -55,7 +57,8 @@ class Member:
         names."""
         self.card = card
         self.skills = skills
-        self.address = card.supported_interfaces[0].url
+        local = isinstance(target, Agent)
+        self.address = f"{LOCAL}{target.key}" if local else card.supported_interfaces[0].url
         """Where it is called. An agent that moves is another member."""
         self.target = target
         self.remembers = any(each.uri == RESUME for each in card.capabilities.extensions)
@@ -64,7 +67,7 @@ class Member:
     @property
     def host(self) -> str:
         """Where it is, for people."""
-        return "this process" if isinstance(self.target, Agent) else host_of(self.address)
+        return host_of(self.address)
 
     @property
     def title(self) -> str:
@@ -88,7 +91,9 @@ class Member:
 
 
 def host_of(address: str) -> str:
-    """Host and port of an address."""
+    """Host and port of an address, for people."""
+    if address.startswith(LOCAL):
+        return "in this process"
     return urlsplit(address if "://" in address else f"//{address}").netloc or address
 
 
@@ -254,7 +259,8 @@ def _named(found: Sequence[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]]) ->
     for target, card, skills in found:
         name = slug(card.name)
         if id(card) in alike:
-            name = f"{name}-at-{slug(host_of(card.supported_interfaces[0].url))}"
+            where = "local" if isinstance(target, Agent) else card.supported_interfaces[0].url
+            name = f"{name}-at-{slug(host_of(where))}"
         free, number = name, 2
         while free in members:
             free, number = f"{name}-{number}", number + 1
