@@ -261,7 +261,8 @@ class Turn(Output):
 
         where = address(target) if isinstance(target, str) and target else ""
         given = dict(run.connection(where)) if run and where else {}
-        app, transport = app or given.pop("app", None), transport or given.pop("transport", None)
+        usual, usual_transport = given.pop("app", None), given.pop("transport", None)
+        app, transport = app or usual, transport or usual_transport
         options = {**given, **options}  # type: ignore[typeddict-item]
         options.setdefault(
             "delegation",

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -357,9 +357,11 @@ class Call:
         said = result.task.status.message
         metadata = {**(result.task.metadata or {}), **((said.metadata if said else None) or {})}
         if PAYMENT in metadata:
-            return Failed(step.name, "the agent asks for a payment, and there is no wallet")
+            why = "the agent asks for a payment, and there is no wallet"
+            return Failed(step.name, why, goes_on=True)
         if step.asked >= MOST_QUESTIONS:
-            return Failed(step.name, f"the agent has asked more than {MOST_QUESTIONS} questions")
+            why = f"the agent has asked more than {MOST_QUESTIONS} questions"
+            return Failed(step.name, why, goes_on=True)
         text = clean(result.text, QUESTION)
         if result.state is TaskState.AUTH_REQUIRED:
             grant = result.grant
@@ -382,23 +384,3 @@ def _interrupted(event: Any) -> bool:
     """Whether an event says that the agent waits for an answer."""
     status = getattr(event, "status", None)
     return status is not None and status.state.interrupted
-
-
-async def cancel(team: Team, turn: Turn, steps: Sequence[PlanStep]) -> AsyncIterator[PlanStep]:
-    """Cancel the tasks of these steps, and yield those that could not be canceled."""
-    for step in steps:
-        try:
-            member = await team.member(turn.caller, step.address)
-            if member is None:
-                raise ConnectionError(f"{step.agent} is not there any more")
-            async with team.client(member, turn) as client:
-                await client.task(step.task).cancel()
-        except (A2AError, OSError, TimeoutError) as error:
-            logger.warning(
-                "task %s of %s was not canceled: %s",
-                step.task,
-                step.agent,
-                error,
-                extra={"task": turn.task.id},
-            )
-            yield step

@@ -8,6 +8,7 @@ ended made again, each under its own key.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -38,6 +39,8 @@ from dragoman.orchestrator.plan import (
     begun,
 )
 from dragoman.orchestrator.team import Team, host_of
+
+logger = logging.getLogger("dragoman")
 
 ASK_AFTER = 30.0
 """Seconds that the first question waits for others, while steps are running."""
@@ -185,7 +188,7 @@ class Execution:
         if self.spent.left(datetime.now(UTC)) <= 0:
             running = self.plan.named("running")
             if self.plan.stopped:
-                return Failed(running[0].name, "the time is over")
+                return Failed(running[0].name, "the time is over", goes_on=True)
             return Stopped("the time is over")
         if not all(step.delivered for step in self.plan.named("running")):
             return None  # a message is on its way
@@ -206,7 +209,13 @@ class Execution:
             repeatable=step.name in self._again or self._rules.repeatable(step),
             scan=self._rules.scan,
         )
-        event = await call.run(self._note, self._queue.put)
+        try:
+            event = await call.run(self._note, self._queue.put)
+        except Exception:  # such as a function of the author that raises
+            logger.exception(
+                "the call of %s failed", step.agent, extra={"task": self._turn.task.id}
+            )
+            event = Failed(step.name, "an internal error")
         await self._queue.put(_Noted(event))
 
     async def _note(self, event: Event) -> None:
@@ -248,7 +257,7 @@ class Execution:
         asked = questions.message(self._turn, steps, hosts, direct=direct)
         answer = await self._turn.ask_for(asked)
         if direct and answer.text.strip().lower() == questions.BACK:
-            self.plan = apply(self.plan, Failed(steps[0].name, "the user has come back"))
+            self.plan = apply(self.plan, _came_back(steps[0]))
             return None
         found = questions.divided(answer, steps)
         if not found and self._model is not None:
@@ -326,6 +335,10 @@ class Execution:
         self.spent.model_calls += 1
         found = await self._turn.step("divide", _divide, model, answer.text, list(steps))
         return {name: [Part(text=text)] for name, text in found.items()}
+
+
+def _came_back(step: PlanStep) -> Failed:
+    return Failed(step.name, "the user has come back", goes_on=True)
 
 
 async def _divide(model: Model, text: str, steps: list[PlanStep]) -> dict[str, str]:

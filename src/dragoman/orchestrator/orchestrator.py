@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman import Agent, AgentError, Turn, UserError
+from dragoman import Agent, AgentError, App, RemoteTask, Turn, UserError
+from dragoman.client import Client
 from dragoman.orchestrator.budget import Budget, Spent
 from dragoman.orchestrator.calls import Scan
+from dragoman.orchestrator.canceler import CANCELER, cancel_later, canceler
 from dragoman.orchestrator.execution import Execution, Rules
 from dragoman.orchestrator.function_model import FunctionModel
 from dragoman.orchestrator.model import Model
 from dragoman.orchestrator.model_loop import ModelLoop
 from dragoman.orchestrator.plan import InvalidPlan, Plan, PlanStep, Step, planned
 from dragoman.orchestrator.routing import Choice, route
-from dragoman.orchestrator.team import Eligible, Given, Member, Team, host_of
+from dragoman.orchestrator.team import INSIDE, Eligible, Given, Member, Team, host_of
 from dragoman.orchestrator.tools import check_step
+from dragoman.security import Anonymous
 
 Which: TypeAlias = Collection[str] | Callable[[PlanStep], bool]
 """Some steps: by the ids of their skills, `agent/skill`, or a function."""
@@ -85,8 +89,11 @@ class Orchestrator(Agent):
             input_modes=options.pop("input_modes", ("text/plain", "application/json", "*/*")),
             **options,
         )
-        self.team = Team(given, may=eligible, options=self.connection, local_store=local_store)
+        self.team = Team(given, may=eligible, options=self.connection)
         """The agents that may be called."""
+        self._local_store = local_store
+        self._inside: App | None = None
+        """Serves the agents in this process, and the one that cancels tasks."""
         self.budget = budget or Budget()
         self._model = FunctionModel(model) if callable(model) else model
         self._plan = plan
@@ -109,14 +116,22 @@ class Orchestrator(Agent):
     ) -> Callable[[Agent], AbstractAsyncContextManager[Any]]:
         @asynccontextmanager
         async def whole(agent: Agent) -> AsyncIterator[Any]:
-            async with self.team.opened():
-                if lifespan is None:
-                    yield None
-                else:
-                    async with lifespan(agent) as state:
-                        yield state
+            served = [*self.team.local, canceler(self.connection)]
+            async with AsyncExitStack() as stack:
+                # nobody else reaches these agents, so nobody needs to log in
+                app = App(
+                    *served, store=self._local_store, url=INSIDE.rstrip("/"), auth=[Anonymous()]
+                )
+                self._inside = await stack.enter_async_context(app)
+                yield await stack.enter_async_context(lifespan(agent)) if lifespan else None
 
         return whole
+
+    def connection(self, address: str) -> Mapping[str, Any]:
+        """See `Agent.connection`. Agents in this process are called without a network."""
+        if address.startswith(INSIDE):
+            return {"app": self._inside}
+        return super().connection(address)
 
     async def _work(self, turn: Turn) -> None:
         spent = Spent(self.budget, turn.now())
@@ -125,15 +140,32 @@ class Orchestrator(Agent):
             await turn.emit(turn.reject(f"The request was passed on {len(passed)} times"))
             return
         execution = Execution(turn, self.team, spent, self._rules, self._model)
-        answer: str | None
-        if self._plan is not None:
-            answer = await self._by_plan(turn, execution, self._plan)
-        elif self._model is not None:
-            answer = await self._by_model(turn, execution, self._model)
-        else:
-            answer = await self._by_words(turn, execution)
+        try:
+            answer = await self._decide(turn, execution)
+        except asyncio.CancelledError:
+            await self._abandon(turn, execution.plan)
+            raise
         await turn.step("save", execution.save, returns=type(None))
+        if any(step.goes_on for step in execution.plan.steps):
+            await turn.step("abandon", self._abandon, turn, execution.plan, returns=type(None))
         await self._end(turn, execution.plan, answer)
+
+    async def _decide(self, turn: Turn, execution: Execution) -> str | None:
+        """Do the work, and return the answer; None if a budget has ended it."""
+        if self._plan is not None:
+            return await self._by_plan(turn, execution, self._plan)
+        if self._model is not None:
+            return await self._by_model(turn, execution, self._model)
+        return await self._by_words(turn, execution)
+
+    async def _abandon(self, turn: Turn, plan: Plan) -> None:
+        """Have the tasks of other agents canceled that go on, also if that takes a day."""
+        going_on = [RemoteTask(step.address, step.task) for step in plan.steps if step.goes_on]
+        if going_on:
+            options = self.connection(INSIDE)
+            async with Client.connect(f"{INSIDE}{CANCELER}", **options) as client:
+                key = f"{turn.task.id}:abandoned"
+                await cancel_later(client, going_on, turn.task.id, key=key)
 
     # -- three ways to decide
 

@@ -98,11 +98,15 @@ class PlanStep(Struct, frozen=True, kw_only=True, omit_defaults=True):
     question: Question | None = None
     outcome: Outcome | None = None
     error: str = ""
+    abandoned: bool = False
+    """It has failed here, and the agent's task goes on."""
 
     @property
-    def open(self) -> bool:
-        """Whether it may still bring something."""
-        return self.state in ("waiting", "running", "asking", "unknown")
+    def goes_on(self) -> bool:
+        """Whether the agent has a task for it that has not ended."""
+        return bool(self.task) and (
+            self.abandoned or self.state in ("running", "asking", "unknown")
+        )
 
 
 class Plan(Struct, frozen=True, omit_defaults=True):
@@ -173,6 +177,8 @@ class Failed(Struct, frozen=True, tag="failed"):
 
     step: str
     error: str
+    goes_on: bool = False
+    """The agent's task has not ended: somebody must cancel it."""
 
 
 class Asks(Struct, frozen=True, tag="asks"):
@@ -252,7 +258,14 @@ def _changed(step: PlanStep, event: Event) -> PlanStep:
         case Done():
             return replace(step, state="done", outcome=event.outcome, sending=False, question=None)
         case Failed():
-            return replace(step, state="failed", error=event.error, sending=False, question=None)
+            return replace(
+                step,
+                state="failed",
+                error=event.error,
+                abandoned=event.goes_on,
+                sending=False,
+                question=None,
+            )
         case Asks():
             return replace(
                 step,

@@ -8,11 +8,11 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from dragoman import A2AError, Agent, AgentCard, App, Caller, Turn
+from dragoman import A2AError, Agent, AgentCard, Caller, Turn
 from dragoman.client import CardCache, Client, NotAllowed, Options, RemoteSkill, Unreachable
 from dragoman.prompt_safety import Policy, clean, eligible, lookalikes, sanitize
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("dragoman")
 
 RESUME = "urn:dragoman:resume:v1"
 """An agent with this extension recognises a message that is sent again."""
-LOCAL = "local:"
+INSIDE = "http://inside/"
 """How the address of an agent in this process begins."""
 AGE = 60.0
 """Seconds for which a card is used before it is fetched again."""
@@ -58,7 +58,7 @@ class Member:
         self.card = card
         self.skills = skills
         local = isinstance(target, Agent)
-        self.address = f"{LOCAL}{target.key}" if local else card.supported_interfaces[0].url
+        self.address = inside(target) if local else card.supported_interfaces[0].url
         """Where it is called. An agent that moves is another member."""
         self.target = target
         self.remembers = any(each.uri == RESUME for each in card.capabilities.extensions)
@@ -90,9 +90,14 @@ class Member:
         return sanitize(self.card, limit=CARD, source=f"card of {self.name}")
 
 
+def inside(agent: Agent) -> str:
+    """The address of an agent in this process."""
+    return f"{INSIDE}{agent.key}"
+
+
 def host_of(address: str) -> str:
     """Host and port of an address, for people."""
-    if address.startswith(LOCAL):
+    if address.startswith(INSIDE):
         return "in this process"
     return urlsplit(address if "://" in address else f"//{address}").netloc or address
 
@@ -106,13 +111,10 @@ class Team:
         *,
         may: Eligible | None = None,
         options: Callable[[str], Mapping[str, Any]] = lambda address: {},
-        local_store: str = "memory:",
     ) -> None:
         self._given = tuple(given)
         self._may = may
         self._options = options
-        self._local_store = local_store
-        self._local: dict[int, App] = {}
         self._cards = CardCache()
         self._found: list[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]] = []
         self._seen: dict[Any, tuple[float, AgentCard, Mapping[str, RemoteSkill]]] = {}
@@ -121,18 +123,10 @@ class Team:
         self.absent: dict[str, str] = {}
         """The agents that cannot be called now, and why."""
 
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Team]:
-        """A block in which the agents of this process run."""
-        async with AsyncExitStack() as stack:
-            for each in self._given:
-                if isinstance(each, Agent):
-                    app = App(each, store=self._local_store)
-                    self._local[id(each)] = await stack.enter_async_context(app)
-            try:
-                yield self
-            finally:
-                self._local.clear()
+    @property
+    def local(self) -> list[Agent]:
+        """The agents of the team that run in this process."""
+        return [each for each in self._given if isinstance(each, Agent)]
 
     async def members(self, caller: Caller) -> dict[str, Member]:
         """The agents that this caller may use, by their names."""
@@ -167,10 +161,8 @@ class Team:
             yield target
             return
         if isinstance(target, Agent):
-            connected = turn.connect(app=self._local[id(target)])
-        else:
-            connected = turn.connect(target, **self._client_options(target))
-        async with connected as client:
+            target = inside(target)
+        async with turn.connect(target, **self._client_options(target)) as client:
             yield client
 
     # -- cards
@@ -226,10 +218,8 @@ class Team:
             await target.open()
             return target.card, target.skills
         if isinstance(target, Agent):
-            client = Client.connect(app=self._local[id(target)])
-        else:
-            client = Client.connect(target, **self._client_options(target))
-        async with client:
+            target = inside(target)
+        async with Client.connect(target, **self._client_options(target)) as client:
             return client.card, client.skills
 
     def _client_options(self, target: Any) -> Options:
