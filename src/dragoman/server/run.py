@@ -40,7 +40,7 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.server import context_order, delegated
-from dragoman.server.resume import SAVED, resumed
+from dragoman.server.replay import SAVED, resumed
 from dragoman.server.run_log import WORKING, RunLog
 from dragoman.server.run_reads import RunReads
 from dragoman.server.working import Working

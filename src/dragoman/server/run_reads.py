@@ -15,7 +15,7 @@ from dragoman.model.errors import Unavailable
 from dragoman.model.events import Received
 from dragoman.model.types import Task
 from dragoman.server.conversation import conversation
-from dragoman.server.resume import message_at
+from dragoman.server.replay import message_at
 from dragoman.server.working import Working
 from dragoman.stores.store import Claim, Query, Stale
 from dragoman.telemetry.logs import logger

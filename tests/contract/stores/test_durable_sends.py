@@ -718,8 +718,8 @@ async def test_a_cancel_of_a_send_that_a_dead_worker_began(
 @pytest.fixture
 def older(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Turns begin as an older version has them; call it to have the new version again."""
-    monkeypatch.setattr("dragoman.server.resume.FORM", 0)
-    return lambda: monkeypatch.setattr("dragoman.server.resume.FORM", durable.FORM)
+    monkeypatch.setattr("dragoman.server.replay.FORM", 0)
+    return lambda: monkeypatch.setattr("dragoman.server.replay.FORM", durable.FORM)
 
 
 async def test_turns_that_began_before(
