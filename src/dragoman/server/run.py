@@ -1,6 +1,6 @@
 """The run of one turn, from its claim to its end.
 
-It belongs to a worker and knows only the part of it that `Working` declares. What it writes is in
+It belongs to a worker and knows only the part of it that `RunningWorker` declares. What it writes is in
 `run_log`, what it reads for its turn in `run_reads`.
 """
 
@@ -43,7 +43,7 @@ from dragoman.server import context_order, delegated
 from dragoman.server.replay import SAVED, resumed
 from dragoman.server.run_log import WORKING, RunLog
 from dragoman.server.run_reads import RunReads
-from dragoman.server.working import Working
+from dragoman.server.worker_protocol import RunningWorker
 from dragoman.stores.store import (
     MESSAGE,
     NOTIFICATION,
@@ -108,7 +108,7 @@ class Run(RunLog, RunReads):
     handed_over = 0.0
     """How many seconds somebody else has to finish the task; 0 if it was not handed over."""
 
-    def __init__(self, worker: Working, claim: Claim) -> None:
+    def __init__(self, worker: RunningWorker, claim: Claim) -> None:
         head = claim.head
         self.worker = worker
         self.claim = claim
