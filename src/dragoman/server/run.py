@@ -20,7 +20,7 @@ from msgspec import Raw
 from dragoman.agent import durable
 from dragoman.agent.durable import CodeChanged, Journal, Suspended
 from dragoman.agent.handler import large
-from dragoman.agent.running import Over
+from dragoman.agent.run_protocol import Over
 from dragoman.agent.sends import Sends
 from dragoman.agent.turn import Turn
 from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, forgotten_count, forgotten_events
