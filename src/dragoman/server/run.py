@@ -41,8 +41,8 @@ from dragoman.model.types import (
 )
 from dragoman.server import context_order, delegated
 from dragoman.server.replay import SAVED, resumed
-from dragoman.server.run_log import WORKING, RunLog
 from dragoman.server.run_reads import RunReads
+from dragoman.server.run_writes import WORKING, RunWrites
 from dragoman.server.worker_protocol import RunningWorker
 from dragoman.stores.store import (
     MESSAGE,
@@ -92,7 +92,7 @@ def _message_ids(task: Task | None) -> frozenset[str]:
     return frozenset(message.message_id for message in messages if message.role is Role.AGENT)
 
 
-class Run(RunLog, RunReads):
+class Run(RunWrites, RunReads):
     """Processes one claim: runs the handler and appends its events.
 
     Events that a handler makes without a pause are appended together, as soon as it pauses.

@@ -43,7 +43,7 @@ WORKING = TaskState.WORKING
 _readable = msgspec.json.Decoder(StreamResponse).decode
 
 
-class RunLog:
+class RunWrites:
     """The half of a run that writes."""
 
     worker: RunningWorker
