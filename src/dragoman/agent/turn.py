@@ -54,7 +54,7 @@ from dragoman.model.types import (
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
-    from dragoman.agent.sends import Sends
+    from dragoman.agent.durable_sends import DurableSends
     from dragoman.client import Client, Options, Result, Stream, TaskHandle, Transport
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Turn(Output):
     canceled = False
     """True once the client has canceled the task. For code that cannot be interrupted."""
     _connected = 0
-    _sends: Sends | None = None
+    _sends: DurableSends | None = None
     """What a durable handler remembers of its sends."""
     _heard: Received | None = None
     """The latest answer or message that a durable handler has got."""

@@ -19,9 +19,9 @@ from msgspec import Raw
 
 from dragoman.agent import durable
 from dragoman.agent.durable import CodeChanged, Journal, Suspended
+from dragoman.agent.durable_sends import DurableSends
 from dragoman.agent.handler import large
 from dragoman.agent.run_protocol import Over
-from dragoman.agent.sends import Sends
 from dragoman.agent.turn import Turn
 from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, forgotten_count, forgotten_events
 from dragoman.agent.user_error import UserError
@@ -258,7 +258,7 @@ class Run(RunWrites, RunReads):
             form=found.form,
         )
         if self.journal.form:
-            turn._sends = Sends(self.journal, found.begun, turn._note_send)
+            turn._sends = DurableSends(self.journal, found.begun, turn._note_send)
         turn._version = self.journal.declare(handler.version)
         if claim.head.canceling and handler.cancel is not None:
             self.journal.leave()
