@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 from dragoman import bells, stores
 from dragoman.agent.agent import Agent, AgentError
 from dragoman.bells.bell import Bell
-from dragoman.bindings import card, http, jsonrpc, protected_resource, task_secrets
+from dragoman.bindings import card, http, jsonrpc, protected_resource, task_callbacks
 from dragoman.bindings.admission import Admission
 from dragoman.bindings.agent_endpoint import METADATA, Endpoint, Identify, origin
 from dragoman.bindings.allowed_hosts import Hosts
@@ -269,8 +269,8 @@ class App:
                 else protected_resource.find([endpoint], incoming, path)
             )
             return await protected_resource.serve(found, incoming)
-        if task_secrets.PATH.fullmatch(path):
-            return await task_secrets.serve(endpoint, incoming, path)
+        if task_callbacks.PATH.fullmatch(path):
+            return await task_callbacks.serve(endpoint, incoming, path)
         return await http.serve(endpoint, incoming, path)
 
     async def _without_agent(self, incoming: HTTPRequest, path: str) -> None:
