@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from dragoman import Agent, App, Turn
-from dragoman.bindings import admission
+from dragoman.bindings import header_checks
 from tests.harness.server import served, serving
 from tests.harness.trust import NOBODY
 

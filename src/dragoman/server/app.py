@@ -14,10 +14,10 @@ from dragoman import bells, stores
 from dragoman.agent.agent import Agent, AgentError
 from dragoman.bells.bell import Bell
 from dragoman.bindings import card, http, jsonrpc, protected_resource, task_callbacks
-from dragoman.bindings.admission import Admission
 from dragoman.bindings.agent_endpoint import METADATA, Endpoint, Identify, origin
 from dragoman.bindings.allowed_hosts import Hosts
 from dragoman.bindings.card_signing import JWKS
+from dragoman.bindings.header_checks import HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams
@@ -188,7 +188,7 @@ class App:
             for key, agent in self.agents.items()
         }
         single = next(iter(self.endpoints.values())).single
-        self._door = Admission(self.settings, self.hosts, single=single, limits=limits)
+        self._door = HeaderChecks(self.settings, self.hosts, single=single, limits=limits)
         self._only = None if several else next(iter(self.endpoints.values()))
 
     # -- requests

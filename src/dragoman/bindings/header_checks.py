@@ -25,7 +25,7 @@ LONGEST = 256
 _NAMES = re.compile(rb"[\w!#$%&'*+.^`|~, -]{0,1024}")
 
 
-class Admission:
+class HeaderChecks:
     """Checks each request before routing and authentication. `single` are the headers that must
     not be repeated."""
 
