@@ -15,12 +15,12 @@ from dragoman.agent.agent import Agent, AgentError
 from dragoman.bells.bell import Bell
 from dragoman.bindings import card, http, jsonrpc, protected_resource, task_callbacks
 from dragoman.bindings.agent_endpoint import METADATA, Endpoint, Identify, origin
-from dragoman.bindings.allowed_hosts import Hosts
 from dragoman.bindings.card_signing import JWKS
 from dragoman.bindings.header_checks import HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams
+from dragoman.bindings.trusted_hosts import TrustedHosts
 from dragoman.dialects import v1_0
 from dragoman.model.caller import Policy
 from dragoman.model.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavailable
@@ -160,7 +160,7 @@ class App:
         self.closing = Shutdown()
         self.streams = Streams(self.settings)
         self.bodies = BodyReader(self.settings)
-        self.hosts = Hosts(self.settings)
+        self.hosts = TrustedHosts(self.settings)
         """The host names that this server accepts. The server adds the address that it listens
         on."""
         self._limits = limits = wiring.limits(self.settings)
