@@ -27,8 +27,8 @@ from dragoman.client.delegation import Delegation, Steps
 from dragoman.client.discovery import INSTALL, SPOKEN, CardCache, Cards, address, interfaces
 from dragoman.client.error_advice import explain
 from dragoman.client.inbox import Inbox
-from dragoman.client.kept_result import ERRORS, content_of, digest, known_card, once
 from dragoman.client.limits import DEFAULT, Limits, TooLarge
+from dragoman.client.logged_result import ERRORS, content_of, digest, known_card, once
 from dragoman.client.result import Result
 from dragoman.client.retry_pauses import PASSING, Pauses
 from dragoman.client.skills import RemoteSkill
