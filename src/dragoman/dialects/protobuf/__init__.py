@@ -22,7 +22,7 @@ from google.protobuf.message_factory import GetMessageClass
 from msgspec import Struct
 
 from dragoman.dialects.missing_fields import partial
-from dragoman.dialects.protobuf.count import count
+from dragoman.dialects.protobuf.element_count import count
 from dragoman.dialects.protobuf.status import restored_status as restored_status
 from dragoman.dialects.protobuf.status import status as status
 from dragoman.dialects.protobuf.status import words as words
