@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from dragoman.model import clock
-from dragoman.model.data_types import inlined
 from dragoman.model.json_schema import DIALECT, alternatives, kind_of, resolved
+from dragoman.model.parameter_types import inlined
 from dragoman.model.skill_schema import SKILL_SCHEMA, FileParameter
 from dragoman.model.types import Message, Part, Role
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Union
 from msgspec import UNSET
 
 from dragoman.model import content
-from dragoman.model.data_types import (
+from dragoman.model.events import Reply
+from dragoman.model.json_schema import DIALECT
+from dragoman.model.parameter_types import (
     DataType,
     bare,
     hoisted,
@@ -22,8 +24,6 @@ from dragoman.model.data_types import (
     mentions,
     without_none,
 )
-from dragoman.model.events import Reply
-from dragoman.model.json_schema import DIALECT
 from dragoman.model.skill_schema import RESULT, FileParameter, SkillSchema
 from dragoman.model.types import (
     Artifact,

@@ -145,7 +145,7 @@ def typed(skill: RemoteSkill, result: Result, returns: Any) -> Any:
         data = data.get(RESULT)
     if returns is UNSET:
         return data if parts else result.text or None
-    from dragoman.model.data_types import DataType, WrongData
+    from dragoman.model.parameter_types import DataType, WrongData
 
     try:
         return DataType(returns).convert(data)
