@@ -20,7 +20,7 @@ from dragoman.model.types import Artifact, Message, Part, TaskArtifactUpdateEven
 
 if TYPE_CHECKING:
     from dragoman.model.parameter_types import DataType
-    from dragoman.model.skill_schema import SkillSchema
+    from dragoman.model.skill_extension import SkillSchema
 
 MONTH = 30 * 24 * 3600.0
 BATCH = 64

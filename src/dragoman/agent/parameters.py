@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct
 
 from dragoman.agent.turn import Turn
 from dragoman.model.errors import InvalidParams
-from dragoman.model.skill_schema import PARAMETER
+from dragoman.model.skill_extension import PARAMETER
 from dragoman.model.types import Message, Part, Role
 
 TURN, MESSAGE, FILE, DATA = "turn", "message", "file", "data"

@@ -12,7 +12,7 @@ import msgspec
 from dragoman.model import clock
 from dragoman.model.json_schema import DIALECT, alternatives, kind_of, resolved
 from dragoman.model.parameter_types import inlined
-from dragoman.model.skill_schema import SKILL_SCHEMA, FileParameter
+from dragoman.model.skill_extension import SKILL_SCHEMA, FileParameter
 from dragoman.model.types import Message, Part, Role
 
 ASKS = "asks"

@@ -24,7 +24,7 @@ from dragoman.model.parameter_types import (
     mentions,
     without_none,
 )
-from dragoman.model.skill_schema import RESULT, FileParameter, SkillSchema
+from dragoman.model.skill_extension import RESULT, FileParameter, SkillSchema
 from dragoman.model.types import (
     Artifact,
     Message,

@@ -13,7 +13,7 @@ from dragoman.client.upload import File
 from dragoman.model import to_parts
 from dragoman.model.errors import InvalidAgentResponse, InvalidParams
 from dragoman.model.json_schema import problems
-from dragoman.model.skill_schema import PARAMETER, RESULT, FileParameter, SkillSchema, schemas
+from dragoman.model.skill_extension import PARAMETER, RESULT, FileParameter, SkillSchema, schemas
 from dragoman.model.types import AgentCard, Part
 
 FILES = (File, Part, bytes, bytearray, memoryview)
