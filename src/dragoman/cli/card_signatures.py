@@ -190,7 +190,7 @@ def _show(book: Book) -> None:
 
 
 def _sign(arguments: argparse.Namespace) -> int:
-    from dragoman.security.canonical import parse
+    from dragoman.security.canonical_card import parse
     from dragoman.security.card_signatures import sign
 
     name = arguments.card
