@@ -20,7 +20,7 @@ from dragoman.model.lifecycle import birth
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.security.encryption import Seal, Unsealable
 from dragoman.server.settings import MAX_TASK_BYTES, Settings
-from dragoman.stores import changes
+from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.claim_order import fair
 from dragoman.stores.codec import body, entry, secrets, webhook_of
@@ -209,7 +209,7 @@ class PostgresStore:
         webhook = draft.webhook and self._sealed(draft.webhook)
 
         def work(transaction: Transaction) -> Duplicate | Callable[[], Accepted]:
-            row, number, new = changes.accept(transaction, scope, draft, webhook)
+            row, number, new = log_changes.accept(transaction, scope, draft, webhook)
             if not new:
                 return Duplicate(row.head(), row.key, number)
             # it may be claimed before it is written
@@ -311,7 +311,7 @@ class PostgresStore:
         """See `Store.cancel`."""
 
         work = partial(
-            changes.cancel,
+            log_changes.cancel,
             scope=scope,
             task=task,
             request=request,
@@ -326,7 +326,7 @@ class PostgresStore:
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
 
-        work = partial(changes.put_webhook, scope=scope, webhook=self._sealed(webhook))
+        work = partial(log_changes.put_webhook, scope=scope, webhook=self._sealed(webhook))
         await self._writer.submit(work, webhook.config.task_id, owner=scope)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
@@ -484,7 +484,7 @@ class PostgresStore:
         seal_private(entries, claim.head.id, self._seal)
 
         def work(transaction: Transaction) -> bool:
-            return changes.append(transaction, claim, entries, release, pause)
+            return log_changes.append(transaction, claim, entries, release, pause)
 
         if entries and entries[0].number:
             # it was tried before, and nobody knows whether it was written
@@ -553,7 +553,7 @@ class PostgresStore:
         """See `Store.revoke`."""
 
         work = partial(
-            changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
+            log_changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
         )
         try:
             return await self._writer.submit(work, head.id, fresh=True)
@@ -567,7 +567,7 @@ class PostgresStore:
         tasks = await self._view.due_tasks(agents, limit)
         for start in range(0, len(tasks), WOKEN_AT_ONCE):
             some = tasks[start : start + WOKEN_AT_ONCE]
-            work = partial(changes.wake, tasks=some)
+            work = partial(log_changes.wake, tasks=some)
             found += await self._writer.submit(work, *some, fresh=True)
         return found
 
@@ -575,7 +575,7 @@ class PostgresStore:
         """See `Store.wake_now`."""
         if not tasks:
             return {}
-        work = partial(changes.wake_now, tasks=tasks)
+        work = partial(log_changes.wake_now, tasks=tasks)
         return await self._writer.submit(work, *tasks, fresh=True)
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:

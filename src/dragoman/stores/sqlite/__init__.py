@@ -26,7 +26,7 @@ from dragoman.model.lifecycle import birth
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
 from dragoman.security.encryption import Seal, Unsealable
 from dragoman.server.settings import MAX_TASK_BYTES, Settings
-from dragoman.stores import changes
+from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
 from dragoman.stores.damage import Damage
@@ -198,7 +198,7 @@ class SqliteStore:
         webhook = draft.webhook and self._sealed(draft.webhook)
 
         def work(transaction: Transaction) -> Accepted:
-            row, number, new = changes.accept(transaction, scope, draft, webhook)
+            row, number, new = log_changes.accept(transaction, scope, draft, webhook)
             received = draft.received if new else transaction.received(row, number)
             return Accepted(row.head(), number, received, new)
 
@@ -277,7 +277,7 @@ class SqliteStore:
         """See `Store.cancel`."""
 
         work = partial(
-            changes.cancel,
+            log_changes.cancel,
             scope=scope,
             task=task,
             request=request,
@@ -290,7 +290,7 @@ class SqliteStore:
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
-        work = partial(changes.put_webhook, scope=scope, webhook=self._sealed(webhook))
+        work = partial(log_changes.put_webhook, scope=scope, webhook=self._sealed(webhook))
         await self._writer.submit(work)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
@@ -415,7 +415,7 @@ class SqliteStore:
 
         seal_private(entries, claim.head.id, self._seal)
         return self._writer.submit(
-            lambda transaction: changes.append(transaction, claim, entries, release, pause)
+            lambda transaction: log_changes.append(transaction, claim, entries, release, pause)
         )
 
     async def context_value(self, claim: Claim) -> ContextValue | None:
@@ -490,7 +490,7 @@ class SqliteStore:
         """See `Store.revoke`."""
 
         work = partial(
-            changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
+            log_changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
         )
         try:
             return await self._writer.submit(work)
@@ -501,11 +501,13 @@ class SqliteStore:
     async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
         """See `Store.wake`."""
         tasks = await self._read(lambda view: view.due_tasks(agents, limit))
-        return await self._writer.submit(partial(changes.wake, tasks=tasks)) if tasks else {}
+        return await self._writer.submit(partial(log_changes.wake, tasks=tasks)) if tasks else {}
 
     async def wake_now(self, tasks: Collection[str]) -> Mapping[str, int]:
         """See `Store.wake_now`."""
-        return await self._writer.submit(partial(changes.wake_now, tasks=tasks)) if tasks else {}
+        return (
+            await self._writer.submit(partial(log_changes.wake_now, tasks=tasks)) if tasks else {}
+        )
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
