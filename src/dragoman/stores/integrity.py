@@ -12,10 +12,10 @@ from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.security.encryption import PLAIN, WHOLE
 from dragoman.stores.claim_order import HIGHEST
 from dragoman.stores.codec import KINDS, STATES, Outdated, entry, secrets, snapshot, webhook_of
-from dragoman.stores.damage import ASIDE, DECODING
 from dragoman.stores.export_format import VEIL, VEILED
 from dragoman.stores.store import NOTIFIED, WOKEN, WRITER
 from dragoman.stores.stored_head import StoredHead
+from dragoman.stores.unreadable_rows import ASIDE, DECODING
 
 BATCH = 256
 """How many tasks are looked at in one state of the store."""

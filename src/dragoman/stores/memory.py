@@ -24,7 +24,6 @@ from dragoman.server.settings import Settings
 from dragoman.stores import log_changes
 from dragoman.stores.claim_order import Ranks
 from dragoman.stores.context_values import next_version
-from dragoman.stores.damage import KINDS
 from dragoman.stores.memory_log import Conversations, Log, TaskIndex
 from dragoman.stores.memory_queue import Queue
 from dragoman.stores.store import (
@@ -51,6 +50,7 @@ from dragoman.stores.store import (
     party,
 )
 from dragoman.stores.task_head import age
+from dragoman.stores.unreadable_rows import KINDS
 
 RETENTION = 24 * 3600.0
 """How long a task is kept after its end, by default."""

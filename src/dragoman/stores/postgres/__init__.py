@@ -24,7 +24,6 @@ from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.claim_order import fair
 from dragoman.stores.codec import body, entry, secrets, webhook_of
-from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.delivery_turns import DeliveryTurns
 from dragoman.stores.postgres import context_values, deliveries
 from dragoman.stores.postgres.pool import Pool, place
@@ -61,6 +60,7 @@ from dragoman.stores.store import (
     party,
 )
 from dragoman.stores.task_reads import Folded
+from dragoman.stores.unreadable_rows import ASIDE, DECODING, PAUSE, UnreadableRows
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class PostgresStore:
         self.max_task_bytes = max_task_bytes
         self.migrate = migrate
         """Bring older tables up to date; else they are refused."""
-        self._damage = Damage()
+        self._damage = UnreadableRows()
         self.unreadable: Mapping[str, int] = self._damage.counts
         self._seal = seal or Seal(())
         self._link = Pool(url, size=size)

@@ -31,7 +31,6 @@ from dragoman.stores.admin import (
     Waiting,
 )
 from dragoman.stores.codec import STATES, entry, snapshot
-from dragoman.stores.damage import DECODING, Damage
 from dragoman.stores.export_format import ExportedContext, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.postgres import (
@@ -50,6 +49,7 @@ from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
 from dragoman.stores.store import Unreadable
 from dragoman.stores.stored_head import StoredHead
+from dragoman.stores.unreadable_rows import DECODING, UnreadableRows
 
 T = TypeVar("T")
 
@@ -230,7 +230,7 @@ class PostgresAdmin:
         """Born tasks, the latest status first."""
         sql, values = latest(choice)
         rows: list[StoredHead] = []
-        damage = Damage()
+        damage = UnreadableRows()
         for columns in self._fetch(sql, *values):
             try:
                 rows.append(PostgresHead.restored(columns))

@@ -18,10 +18,10 @@ from dragoman.model.events import Entry
 from dragoman.stores.cache import Commit
 from dragoman.stores.claim_order import Ranks, Waiting
 from dragoman.stores.codec import RECEIVED, body, digested, encode
-from dragoman.stores.damage import Damage
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.store import Draft, Receipt, Unreadable, Webhook
 from dragoman.stores.stored_head import StoredHead
+from dragoman.stores.unreadable_rows import UnreadableRows
 
 MOST = 2**31 - 1
 """The largest number that a column takes."""
@@ -128,7 +128,7 @@ class PostgresHead(StoredHead):
 class Transaction:
     """The rows that are in use, and what is to be written of them."""
 
-    def __init__(self, *, max_task_bytes: int, shard: int, damage: Damage) -> None:
+    def __init__(self, *, max_task_bytes: int, shard: int, damage: UnreadableRows) -> None:
         self.max_task_bytes = max_task_bytes
         self.shard = shard
         self.damage = damage

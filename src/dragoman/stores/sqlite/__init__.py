@@ -29,7 +29,6 @@ from dragoman.server.settings import MAX_TASK_BYTES, Settings
 from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
-from dragoman.stores.damage import Damage
 from dragoman.stores.delivery_turns import DeliveryTurns, Lane
 from dragoman.stores.sealed import open_private, seal_private, unsealed
 from dragoman.stores.sqlite import context_values, deliveries
@@ -63,6 +62,7 @@ from dragoman.stores.store import (
     WebhookCursor,
 )
 from dragoman.stores.task_reads import Folded
+from dragoman.stores.unreadable_rows import UnreadableRows
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class SqliteStore:
         self.max_task_bytes = max_task_bytes
         self.driver = driver
         self._seal = seal or Seal(())
-        self._damage = Damage()
+        self._damage = UnreadableRows()
         self.unreadable: Mapping[str, int] = self._damage.counts
         self._open: list[Any] = []
         self._folding: set[asyncio.Future[None]] = set()

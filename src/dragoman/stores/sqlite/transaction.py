@@ -12,13 +12,13 @@ from dragoman.model.events import Entry, Event, Received
 from dragoman.stores.cache import Commit
 from dragoman.stores.claim_order import RANKED, Ranks, Waiting, fair, owners
 from dragoman.stores.codec import ARTIFACT, PRIVATE, RECEIVED, body, encode, entry
-from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.export_format import veiled
 from dragoman.stores.sqlite import context_values
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
 from dragoman.stores.store import LARGE, PROBE, Draft, Party, Receipt, Unreadable, Webhook, party
 from dragoman.stores.stored_head import StoredHead
+from dragoman.stores.unreadable_rows import ASIDE, DECODING, PAUSE, UnreadableRows
 
 HANGING = ("snapshot", "receipt", "line", "message")
 """The tables whose rows belong to a task."""
@@ -139,10 +139,10 @@ class Transaction:
     """One transaction after the other. Work finds rows, changes them and touches them."""
 
     def __init__(
-        self, db: Connection, *, max_task_bytes: int, damage: Damage | None = None
+        self, db: Connection, *, max_task_bytes: int, damage: UnreadableRows | None = None
     ) -> None:
         self.db = db
-        self.damage = damage or Damage()
+        self.damage = damage or UnreadableRows()
         self.max_task_bytes = max_task_bytes
         self._rows: dict[str, SqliteHead] = {}
         self._touched: dict[str, SqliteHead] = {}
