@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.model.caller import Scope
 from dragoman.model.events import Reply
-from dragoman.stores import delivery_turns
+from dragoman.stores import delivery_order
 from dragoman.stores.store import Store, WebhookCursor
 from tests.harness.stores import (
     LONG,

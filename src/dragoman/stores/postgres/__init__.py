@@ -24,7 +24,7 @@ from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.claim_order import fair
 from dragoman.stores.codec import body, entry, secrets, webhook_of
-from dragoman.stores.delivery_turns import DeliveryTurns
+from dragoman.stores.delivery_order import DeliveryOrder
 from dragoman.stores.postgres import context_values, deliveries
 from dragoman.stores.postgres.pool import Pool, place
 from dragoman.stores.postgres.prune import MOST, OLD, SHARDS, START, forget_values, merge
@@ -146,7 +146,7 @@ class PostgresStore:
         self._others = Others()
         self._turn = 0
         self._floor = 0.0
-        self._turns = DeliveryTurns()
+        self._turns = DeliveryOrder()
         self._swept = 0.0
         self._merged = START
         self._working: set[asyncio.Future[Any]] = set()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dragoman.model.caller import Scope
 from dragoman.stores.codec import stub, webhook_of
-from dragoman.stores.delivery_turns import DeliveryTurns, Lane
+from dragoman.stores.delivery_order import DeliveryOrder, Lane
 from dragoman.stores.postgres.pool import Pool, Source
 from dragoman.stores.postgres.schema import LANE
 from dragoman.stores.postgres.transaction import ASKED, NOW
@@ -154,7 +154,7 @@ async def _read(
 
 async def due_lanes(
     link: Pool,
-    turns: DeliveryTurns,
+    turns: DeliveryOrder,
     agents: Collection[str],
     limit: int,
     passing: Collection[Party],

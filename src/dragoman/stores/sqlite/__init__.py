@@ -29,7 +29,7 @@ from dragoman.server.settings import MAX_TASK_BYTES, Settings
 from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
-from dragoman.stores.delivery_turns import DeliveryTurns, Lane
+from dragoman.stores.delivery_order import DeliveryOrder, Lane
 from dragoman.stores.sealed import open_private, seal_private, unsealed
 from dragoman.stores.sqlite import context_values, deliveries
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
@@ -112,7 +112,7 @@ class SqliteStore:
         self._open: list[Any] = []
         self._folding: set[asyncio.Future[None]] = set()
         self._floor = 0.0
-        self._turns = DeliveryTurns()
+        self._turns = DeliveryOrder()
         self._swept = 0.0
         self._turn = 0
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.model.caller import Scope
 from dragoman.stores.codec import stub, webhook_of
-from dragoman.stores.delivery_turns import Lane
+from dragoman.stores.delivery_order import Lane
 from dragoman.stores.sqlite.driver import fetch
 from dragoman.stores.sqlite.transaction import Transaction, named
 from dragoman.stores.store import Unreadable, Webhook, WebhookCursor
