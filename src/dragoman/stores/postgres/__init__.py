@@ -25,6 +25,7 @@ from dragoman.stores.cache import LogCache
 from dragoman.stores.claim_order import fair
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.delivery_order import DeliveryOrder
+from dragoman.stores.encrypted_values import open_private, seal_private, unsealed
 from dragoman.stores.postgres import context_values, deliveries
 from dragoman.stores.postgres.pool import Pool, place
 from dragoman.stores.postgres.prune import MOST, OLD, SHARDS, START, forget_values, merge
@@ -33,7 +34,6 @@ from dragoman.stores.postgres.queue import CLAIM, Others
 from dragoman.stores.postgres.schema import Unusable, usable
 from dragoman.stores.postgres.transaction import MORE, NAMES, NOW, PostgresHead, Transaction
 from dragoman.stores.postgres.writer import Writer
-from dragoman.stores.sealed import open_private, seal_private, unsealed
 from dragoman.stores.store import (
     MANY,
     NOBODY,

@@ -30,7 +30,7 @@ from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
 from dragoman.stores.delivery_order import DeliveryOrder, Lane
-from dragoman.stores.sealed import open_private, seal_private, unsealed
+from dragoman.stores.encrypted_values import open_private, seal_private, unsealed
 from dragoman.stores.sqlite import context_values, deliveries
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.lock import Lock
