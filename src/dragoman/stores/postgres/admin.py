@@ -47,8 +47,8 @@ from dragoman.stores.postgres.deliveries import LINE, shown
 from dragoman.stores.postgres.pool import CONNECT, gone, options_of, place
 from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
+from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import Unreadable
-from dragoman.stores.stored_head import StoredHead
 from dragoman.stores.unreadable_rows import DECODING, UnreadableRows
 
 T = TypeVar("T")
@@ -195,11 +195,11 @@ class PostgresAdmin:
             raise Missing(f"there is no task {task} in {self.name}")
         return PostgresHead.restored(found[0])
 
-    def load(self, task: str) -> tuple[StoredHead, Task]:
+    def load(self, task: str) -> tuple[SqlHead, Task]:
         """The head of a log, and the task; Missing."""
         return self._do(self._load(task))
 
-    async def _load(self, task: str) -> tuple[StoredHead, Task]:
+    async def _load(self, task: str) -> tuple[SqlHead, Task]:
         async with self._db.transaction(isolation="repeatable_read", readonly=True):
             found = await self._db.fetch(_FIND, task) if "\0" not in task else []
             if not found:
@@ -220,16 +220,16 @@ class PostgresAdmin:
         except DECODING as error:
             raise Unreadable("log", row.id, error) from None
 
-    def read(self, row: StoredHead, after: int = 0) -> Iterator[Entry]:
+    def read(self, row: SqlHead, after: int = 0) -> Iterator[Entry]:
         """The entries after a place."""
         while found := self._fetch(_READ, row.key, after, BATCH):
             yield from _entries(row, found)
             after = found[-1][0]
 
-    def tasks(self, choice: Choice) -> list[StoredHead]:
+    def tasks(self, choice: Choice) -> list[SqlHead]:
         """Born tasks, the latest status first."""
         sql, values = latest(choice)
-        rows: list[StoredHead] = []
+        rows: list[SqlHead] = []
         damage = UnreadableRows()
         for columns in self._fetch(sql, *values):
             try:
@@ -262,7 +262,7 @@ class PostgresAdmin:
             )
         return found
 
-    def webhooks(self, row: StoredHead) -> Sequence[Waiting]:
+    def webhooks(self, row: SqlHead) -> Sequence[Waiting]:
         """All lines of a task."""
         return self._lines(f"{_WAITING} WHERE line.task = $1 ORDER BY line.id", row.key)
 
@@ -307,7 +307,7 @@ class PostgresAdmin:
                 if (value := transfer.exported(row, broken)) is not None:
                     yield value
 
-    def context_value(self, row: StoredHead) -> SavedValue | None:
+    def context_value(self, row: SqlHead) -> SavedValue | None:
         """What is known of the value of a task's context."""
         found = self._fetch(
             "SELECT value.version, value.saver, length(value.body) FROM task "
@@ -457,7 +457,7 @@ class PostgresAdmin:
             self._close()
 
 
-def _entries(row: StoredHead, found: Sequence[Any]) -> Iterator[Entry]:
+def _entries(row: SqlHead, found: Sequence[Any]) -> Iterator[Entry]:
     """The entries of these columns; Unreadable."""
     for columns in found:
         try:

@@ -14,7 +14,7 @@ from dragoman.stores.task_head import TaskHead
 from dragoman.stores.unreadable_rows import DECODING, agrees
 
 
-class StoredHead(TaskHead):
+class SqlHead(TaskHead):
     """A row of a database, and what is kept beside it."""
 
     FIXED = ("key", "id", "agent", "tenant", "owner", "context")
