@@ -297,7 +297,7 @@ def _config(arguments: argparse.Namespace) -> int:
     chosen, sources = _options(arguments).resolve()
     values = chosen.masked()
     if arguments.json:
-        from dragoman.cli.text_table import json_text
+        from dragoman.cli.terminal_format import json_text
 
         shown = {name: {"value": value, "source": sources[name]} for name, value in values.items()}
         print(json_text(json.dumps(shown, indent=2)))

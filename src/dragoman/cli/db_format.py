@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from dragoman.cli.text_table import count, host, plain, size, table, when, word
+from dragoman.cli.terminal_format import count, host, plain, size, table, when, word
 from dragoman.model.caller import unqualified
 from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.types import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from dragoman.cli import DEFAULTS, UsageError, examples, warn
-from dragoman.cli.text_table import duration, moment
+from dragoman.cli.terminal_format import duration, moment
 from dragoman.server import load_settings
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from dragoman.cli.colors import BLUE, BOLD, CYAN, GREEN, RED, YELLOW, paint
-from dragoman.cli.text_table import plain, word
+from dragoman.cli.terminal_format import plain, word
 from dragoman.client import Result
 from dragoman.client.sync import Client, Stream
 from dragoman.model.errors import InvalidParams
