@@ -1,4 +1,4 @@
-"""DurableSends load over gRPC, as bytes, and checks the responses."""
+"""Sends load over gRPC, as bytes, and checks the responses."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ T = "WHERE id = 't'"
 ITS = "WHERE task = (SELECT key FROM task WHERE id = 't')"
 
 
-class UnreadableRows(NamedTuple):
+class Damage(NamedTuple):
     """What is done to a store, to which column, and what the check says of it."""
 
     column: str
@@ -43,22 +43,20 @@ class UnreadableRows(NamedTuple):
     """The one kind of store that has this column, or takes this value."""
 
 
-def head(name: str, value: str, only: str = "", words: str = "") -> UnreadableRows:
+def head(name: str, value: str, only: str = "", words: str = "") -> Damage:
     """A value in the head of task t that its log does not agree with."""
     said = words or f"task t: {name} in its head does not agree with its log"
-    return UnreadableRows(f"task.{name}", f"UPDATE task SET {name} = {value} {T}", said, only)
+    return Damage(f"task.{name}", f"UPDATE task SET {name} = {value} {T}", said, only)
 
 
-def beside(table: str, name: str, value: str, words: str, only: str = "") -> UnreadableRows:
+def beside(table: str, name: str, value: str, words: str, only: str = "") -> Damage:
     """A value beside the log of task t."""
-    return UnreadableRows(
-        f"{table}.{name}", f"UPDATE {table} SET {name} = {value} {ITS}", words, only
-    )
+    return Damage(f"{table}.{name}", f"UPDATE {table} SET {name} = {value} {ITS}", words, only)
 
 
-def of_context(name: str, value: str, words: str, only: str = "") -> UnreadableRows:
+def of_context(name: str, value: str, words: str, only: str = "") -> Damage:
     """A value that is kept with the value of a context."""
-    return UnreadableRows(
+    return Damage(
         f"context_value.{name}", f"UPDATE context_value SET {name} = {value}", words, only
     )
 
@@ -73,17 +71,11 @@ MARKS = "task t: webhook w: taken, behind and parked must be 0 or 1"
 
 DAMAGES = [
     # -- about
-    UnreadableRows(
-        "about.id", "DELETE FROM about", "table about must have one row with an id, but has 0"
-    ),
-    UnreadableRows(
-        "about.id", "UPDATE about SET id = ''", "table about must have one row with an id"
-    ),
-    UnreadableRows("about.id", f"UPDATE about SET id = {GARBLED}", "table about must have", FILE),
-    UnreadableRows(
-        "about.version", "UPDATE about SET version = 0", "has no dragoman tables", DATABASE
-    ),
-    UnreadableRows("about.version", "UPDATE about SET version = 99", "newer dragoman", DATABASE),
+    Damage("about.id", "DELETE FROM about", "table about must have one row with an id, but has 0"),
+    Damage("about.id", "UPDATE about SET id = ''", "table about must have one row with an id"),
+    Damage("about.id", f"UPDATE about SET id = {GARBLED}", "table about must have", FILE),
+    Damage("about.version", "UPDATE about SET version = 0", "has no dragoman tables", DATABASE),
+    Damage("about.version", "UPDATE about SET version = 99", "newer dragoman", DATABASE),
     # -- the head
     head("key", "9999", words="task t: its log has 0 entries"),
     head("id", "'u'", words="task u: entry 1 belongs to task t in context c"),
@@ -130,62 +122,42 @@ DAMAGES = [
     head("size", "5", words="bytes, but its head says 5"),
     head("ready", "NULL", words="task t: it is not in the queue"),
     head("ready", "'NaN'", DATABASE),
-    UnreadableRows(
+    Damage(
         "task.ready", "UPDATE task SET ready = 5 WHERE id = 'e'", "in the queue, but no message"
     ),
     head("ready", "9200000000000000000"),
     head("ready", "'Infinity'", DATABASE),
     head("owner", "repeat('o', 600)", DATABASE, "task t: its owner is longer than 512 bytes"),
-    UnreadableRows(
-        "task.ready", "UPDATE task SET ready = -5 WHERE id = 't'", "task t: ready in its head"
-    ),
+    Damage("task.ready", "UPDATE task SET ready = -5 WHERE id = 't'", "task t: ready in its head"),
     head("ended", "5", words="task t: its head is not consistent on whether the task has"),
-    UnreadableRows(
-        "task.ended", "UPDATE task SET ended = -5 WHERE id = 'e'", "task e: ended in its head"
-    ),
+    Damage("task.ended", "UPDATE task SET ended = -5 WHERE id = 'e'", "task e: ended in its head"),
     head("due", "-5"),
     head("deadline", "-5"),
     head("plan", "'x'", words=UNREADABLE),
     head("plan", "'0,0,1'", words="task t: private in its head"),
     head("plan", "'9,1,0'", words="task t: waits in its head"),
     # -- scopes of a file
-    UnreadableRows("scope.key", "UPDATE scope SET key = 99", "task t: it has no scope", FILE),
-    UnreadableRows(
-        "scope.agent", "UPDATE scope SET agent = 'x'", "scope belongs to another agent", FILE
-    ),
-    UnreadableRows("scope.tenant", f"UPDATE scope SET tenant = {GARBLED}", UNREADABLE, FILE),
-    UnreadableRows("scope.owner", f"UPDATE scope SET owner = {GARBLED}", UNREADABLE, FILE),
-    UnreadableRows(
+    Damage("scope.key", "UPDATE scope SET key = 99", "task t: it has no scope", FILE),
+    Damage("scope.agent", "UPDATE scope SET agent = 'x'", "scope belongs to another agent", FILE),
+    Damage("scope.tenant", f"UPDATE scope SET tenant = {GARBLED}", UNREADABLE, FILE),
+    Damage("scope.owner", f"UPDATE scope SET owner = {GARBLED}", UNREADABLE, FILE),
+    Damage(
         "scope.owner",
         "UPDATE scope SET owner = printf('%600d', 1)",
         "is longer than 512 bytes",
         FILE,
     ),
     # -- entries
-    UnreadableRows(
-        "entry.place", "UPDATE entry SET place = place + 50 WHERE kind = 2", "missing", FILE
-    ),
-    UnreadableRows(
-        "entry.place", "DELETE FROM entry WHERE kind = 2", "task t: entry 2 is missing", FILE
-    ),
-    UnreadableRows(
-        "entry.place", "INSERT INTO entry VALUES (99 << 24, 0, 1, x'78')", "no task", FILE
-    ),
+    Damage("entry.place", "UPDATE entry SET place = place + 50 WHERE kind = 2", "missing", FILE),
+    Damage("entry.place", "DELETE FROM entry WHERE kind = 2", "task t: entry 2 is missing", FILE),
+    Damage("entry.place", "INSERT INTO entry VALUES (99 << 24, 0, 1, x'78')", "no task", FILE),
     beside("entry", "number", "number + 50", "task t: entry 1 is missing", DATABASE),
     beside("entry", "task", "9999", "entries have no task", DATABASE),
-    UnreadableRows(
-        "entry.turn", "UPDATE entry SET turn = 2 WHERE kind = 2", "which does not exist"
-    ),
-    UnreadableRows(
-        "entry.kind", "UPDATE entry SET kind = 3 WHERE kind = 2", "entry 2: its kind is not 3"
-    ),
-    UnreadableRows(
-        "entry.kind", "UPDATE entry SET kind = 5 WHERE kind = 1", "entry 1 cannot be read"
-    ),
-    UnreadableRows(
-        "entry.body", "UPDATE entry SET body = x'78' WHERE kind = 2", "entry 2 cannot be read"
-    ),
-    UnreadableRows(
+    Damage("entry.turn", "UPDATE entry SET turn = 2 WHERE kind = 2", "which does not exist"),
+    Damage("entry.kind", "UPDATE entry SET kind = 3 WHERE kind = 2", "entry 2: its kind is not 3"),
+    Damage("entry.kind", "UPDATE entry SET kind = 5 WHERE kind = 1", "entry 1 cannot be read"),
+    Damage("entry.body", "UPDATE entry SET body = x'78' WHERE kind = 2", "entry 2 cannot be read"),
+    Damage(
         "entry.body",
         "UPDATE entry SET body = (SELECT body FROM snapshot) WHERE kind = 1",
         "entry 1 cannot be read",
@@ -204,12 +176,8 @@ DAMAGES = [
     beside("message", "owner", "'x'", CONVERSATION, DATABASE),
     beside("message", "context", "'x'", CONVERSATION),
     beside("message", "task", "9999", "of a conversation has no task"),
-    UnreadableRows(
-        "message.number", f"{NUMBER} 9 {ITS} AND number = 1", "conversation is not in its log"
-    ),
-    UnreadableRows(
-        "message.number", f"{NUMBER} 2 {ITS} AND number = 1", "is not a message of its log"
-    ),
+    Damage("message.number", f"{NUMBER} 9 {ITS} AND number = 1", "conversation is not in its log"),
+    Damage("message.number", f"{NUMBER} 2 {ITS} AND number = 1", "is not a message of its log"),
     beside("message", "at", "'x'", "message 1 of its conversation has another time in its log"),
     # -- values of contexts
     of_context("scope", "77", NO_TASK, FILE),
@@ -226,38 +194,24 @@ DAMAGES = [
     of_context("body", "x'22ff22'", ": it cannot be read: "),
     of_context("body", f"x'{b'sealed:v1:'.hex()}'", ": it is encrypted, and damaged"),
     # -- receipts
-    UnreadableRows(
-        "receipt.scope", "UPDATE receipt SET scope = 77", "belongs to another owner", FILE
-    ),
-    UnreadableRows(
-        "receipt.agent", "UPDATE receipt SET agent = 'x'", "belongs to another owner", DATABASE
-    ),
-    UnreadableRows(
+    Damage("receipt.scope", "UPDATE receipt SET scope = 77", "belongs to another owner", FILE),
+    Damage("receipt.agent", "UPDATE receipt SET agent = 'x'", "belongs to another owner", DATABASE),
+    Damage(
         "receipt.tenant", "UPDATE receipt SET tenant = 'x'", "belongs to another owner", DATABASE
     ),
-    UnreadableRows(
-        "receipt.owner", "UPDATE receipt SET owner = 'x'", "belongs to another owner", DATABASE
-    ),
-    UnreadableRows(
+    Damage("receipt.owner", "UPDATE receipt SET owner = 'x'", "belongs to another owner", DATABASE),
+    Damage(
         "receipt.name",
         "UPDATE receipt SET name = 'message:m:abc'",
         "task t: the digest of the receipt for entry 1",
         FILE,
     ),
-    UnreadableRows(
-        "receipt.name", "UPDATE receipt SET name = 'sha256:78'", "is not a digest", FILE
-    ),
-    UnreadableRows(
-        "receipt.name", "UPDATE receipt SET name = x'78'", "name is not a digest", DATABASE
-    ),
-    UnreadableRows(
-        "receipt.digest", "UPDATE receipt SET digest = x'78'", "digest of the receipt for"
-    ),
-    UnreadableRows("receipt.task", "UPDATE receipt SET task = 9999", "has no task"),
-    UnreadableRows("receipt.number", "UPDATE receipt SET number = 9", "a receipt is for entry 9"),
-    UnreadableRows(
-        "receipt.number", "UPDATE receipt SET number = 2", "entry 2, which is not a message"
-    ),
+    Damage("receipt.name", "UPDATE receipt SET name = 'sha256:78'", "is not a digest", FILE),
+    Damage("receipt.name", "UPDATE receipt SET name = x'78'", "name is not a digest", DATABASE),
+    Damage("receipt.digest", "UPDATE receipt SET digest = x'78'", "digest of the receipt for"),
+    Damage("receipt.task", "UPDATE receipt SET task = 9999", "has no task"),
+    Damage("receipt.number", "UPDATE receipt SET number = 9", "a receipt is for entry 9"),
+    Damage("receipt.number", "UPDATE receipt SET number = 2", "entry 2, which is not a message"),
     # -- webhooks
     beside("line", "task", "9999", "webhook w has no task"),
     beside("line", "id", "'x'", "webhook x: it cannot be read: its configuration belongs to"),
@@ -279,20 +233,14 @@ DAMAGES = [
     beside("line", "reason", GARBLED, "task t: webhook w: its reason is not valid", FILE),
     beside("line", "ticket", "-1", "task t: webhook w: its ticket is not valid: -1"),
     # -- counts
-    UnreadableRows(
-        "tally.scope", "UPDATE tally SET scope = 77 WHERE state = 3", "the count of", FILE
-    ),
-    UnreadableRows("tally.agent", "UPDATE tally SET agent = 'x'", "the count of x", DATABASE),
-    UnreadableRows(
-        "tally.tenant", "UPDATE tally SET tenant = 'x'", "the count of echo x", DATABASE
-    ),
-    UnreadableRows("tally.owner", "UPDATE tally SET owner = 'x'", "the count of echo  x", DATABASE),
-    UnreadableRows("tally.state", "UPDATE tally SET state = 99 WHERE state = 3", "tasks state 99"),
-    UnreadableRows("tally.number", "UPDATE tally SET number = 7", "the count of echo"),
+    Damage("tally.scope", "UPDATE tally SET scope = 77 WHERE state = 3", "the count of", FILE),
+    Damage("tally.agent", "UPDATE tally SET agent = 'x'", "the count of x", DATABASE),
+    Damage("tally.tenant", "UPDATE tally SET tenant = 'x'", "the count of echo x", DATABASE),
+    Damage("tally.owner", "UPDATE tally SET owner = 'x'", "the count of echo  x", DATABASE),
+    Damage("tally.state", "UPDATE tally SET state = 99 WHERE state = 3", "tasks state 99"),
+    Damage("tally.number", "UPDATE tally SET number = 7", "the count of echo"),
     # -- what is no column of a table, and is read
-    UnreadableRows(
-        "task_key", f"UPDATE task SET key = 9999 {T}", "the sequence task_key is at", DATABASE
-    ),
+    Damage("task_key", f"UPDATE task SET key = 9999 {T}", "the sequence task_key is at", DATABASE),
 ]
 
 NOTHING_TO_CHECK = {
@@ -398,7 +346,7 @@ CASES = [(kind, item) for kind in (FILE, DATABASE) for item in DAMAGES if item.o
 @pytest.mark.parametrize(
     ("kind", "damage"), CASES, ids=[f"{kind}-{item.sql}"[:80] for kind, item in CASES]
 )
-def test_each_damage_is_named(here: Path, db: Any, kind: str, damage: UnreadableRows) -> None:
+def test_each_damage_is_named(here: Path, db: Any, kind: str, damage: Damage) -> None:
     ready_made(here, kind)
     change(here, damage.sql)
     done = db("check")

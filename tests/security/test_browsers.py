@@ -208,7 +208,7 @@ def _at(app: App, server: str) -> Any:
 
 async def test_the_usual_request_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is good is remembered; a hostile host is not, and what is remembered is bounded."""
-    monkeypatch.setattr(admission, "KNOWN", 4)
+    monkeypatch.setattr(header_checks, "KNOWN", 4)
     app = local()
     async with reached(app) as http:
         await post(http)

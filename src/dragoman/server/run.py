@@ -1,7 +1,7 @@
 """The run of one turn, from its claim to its end.
 
-It belongs to a worker and knows only the part of it that `RunningWorker` declares. What it writes is in
-`run_log`, what it reads for its turn in `run_reads`.
+It belongs to a worker and knows only the part of it that `RunningWorker` declares. What it writes
+is in `run_writes`, what it reads for its turn in `run_reads`.
 """
 
 from __future__ import annotations

@@ -598,10 +598,10 @@ def test_the_same_is_logged_seldom(words: Any, monkeypatch: pytest.MonkeyPatch) 
     assert words()[0] == (
         "task t: its head cannot be read: why; set aside; see `dragoman db check`"
     )
-    monkeypatch.setattr(damage, "REPEAT", -1.0)
+    monkeypatch.setattr(unreadable_rows, "REPEAT", -1.0)
     found.found(Unreadable("head", "t", "why"))
     assert found.counts["head"] == 2
-    monkeypatch.setattr(damage, "REPEAT", 600.0)
+    monkeypatch.setattr(unreadable_rows, "REPEAT", 600.0)
     for number in range(2 * unreadable_rows.REMEMBERED):
         found.found(Unreadable("head", f"t{number}", "why"))
     assert len(found._told) <= unreadable_rows.REMEMBERED

@@ -459,7 +459,7 @@ async def test_a_send_whose_task_is_not_known_is_repeated(
         async with turn.connect(remote.url) as client:
             return (await client.send("gate")).text
 
-    monkeypatch.setattr("dragoman.agent.durable_sends.Sends.begin", lambda *_: None)
+    monkeypatch.setattr("dragoman.agent.durable_sends.DurableSends.begin", lambda *_: None)
     lives = Lives(handler, store)
     task = (await lives.send()).head.id
     await lives.killed(remote.reached.wait())

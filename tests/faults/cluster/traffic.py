@@ -47,7 +47,7 @@ class Letter(Send):
 
 
 class Traffic(Load):
-    """DurableSends and streams of all kinds: so many, and more for as long as something goes on."""
+    """Sends and streams of all kinds: so many, and more for as long as something goes on."""
 
     def __init__(
         self,

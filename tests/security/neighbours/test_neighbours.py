@@ -60,7 +60,7 @@ STORES = ["sqlite", "postgres"] if SOAK else ["sqlite"]
 
 @dataclass
 class Neighbour:
-    """DurableSends steadily, and puts down how long each took."""
+    """Sends steadily, and puts down how long each took."""
 
     url: str
     took: list[float] = field(default_factory=list)
