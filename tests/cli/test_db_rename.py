@@ -100,11 +100,11 @@ def test_an_encrypted_value_needs_the_key(here: Path, db: Any) -> None:
     body = seal_value(b'"secret"', scope, digested("c"), Seal(keys)).decode()
     seed(here, line("a", owner="ann"), value(body, owner="ann"))
     done = db("rename-owner", "ann", "bob")
-    assert done.status == 1 and "set seal_keys as the server has it" in done.err
+    assert done.status == 1 and "set encryption_keys as the server has it" in done.err
     assert ids(db("list", "--json", "--owner", "ann")) == ["a"]
     arguments = () if url(here) else ("--store", f"sqlite:///{here / 'echo.db'}")
     with (here / "dragoman.toml").open("a") as file:
-        file.write(f"seal_keys = {keys}\n")
+        file.write(f"encryption_keys = {keys}\n")
     done = db("rename-owner", "ann", "bob", *arguments)
     assert done.status == 0, done.err
     lines = map(json.loads, db("export", *arguments).out.splitlines())

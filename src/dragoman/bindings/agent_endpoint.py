@@ -330,8 +330,8 @@ class Endpoint:
     def _address(self, listed: Listed, url: str) -> str:
         """Return the address of a binding on a card for this URL."""
         if listed.binding == GRPC:
-            if self.settings.grpc_url:
-                return self.settings.grpc_url
+            if listed.address:
+                return listed.address
             host = urlsplit(url).hostname or self.settings.host
             port = self.grpc or self.settings.grpc_port
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

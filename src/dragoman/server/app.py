@@ -450,8 +450,6 @@ class App:
         if self._told:
             return
         self._told = True
-        if self.settings.grpc_url and not any(e.lists_grpc for e in self.endpoints.values()):
-            logger.warning("grpc_url: is not on the card; add GRPC to `bindings`")
         gates = [endpoint.gate for endpoint in self.endpoints.values()]
         if self.unguarded or any(gate is not None and gate.open for gate in gates):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"

@@ -51,6 +51,7 @@ from dragoman.stores.store import (
 )
 from dragoman.stores.task_head import age
 from dragoman.stores.unreadable_rows import KINDS
+from dragoman.stores.url_options import split
 
 RETENTION = 24 * 3600.0
 """How long a task is kept after its end, by default."""
@@ -638,6 +639,6 @@ def _at(received: Received) -> str:
 
 
 def store(settings: Settings) -> MemoryStore:
-    """The store that the settings name."""
+    """Make the store that the settings name. Raises ValueError."""
     kept = RETENTION if settings.retention is None else settings.retention
-    return MemoryStore(max_tasks=settings.max_tasks, retention=kept)
+    return MemoryStore(**split(settings.store)[1], retention=kept)

@@ -417,8 +417,7 @@ async def fuzz_targets(folder: Path) -> AsyncIterator[FuzzTargets]:
     guarded = App(
         agents[0],
         auth=ApiKey(header="X-Key", keys={"alice": "a-key", "mallory": "m-key"}),
-        store=f"sqlite:///{folder}/x.db",
-        synchronous="normal",
+        store=f"sqlite:///{folder}/x.db?synchronous=normal",
         trust_forwarded=True,
         hsts=60.0,
         cors=("https://page.example",),
@@ -426,7 +425,7 @@ async def fuzz_targets(folder: Path) -> AsyncIterator[FuzzTargets]:
         **shared,
     )
     # nobody says who they are there, so that whatever is asked for is everybody's
-    opened = App(agents[1], max_tasks=2000, **shared)
+    opened = App(agents[1], store="memory:?max_tasks=2000", **shared)
     listener = Listener()
     names = ("dragoman", "asyncio")
     for name in names:

@@ -61,6 +61,7 @@ from dragoman.stores.store import (
 )
 from dragoman.stores.task_reads import Folded
 from dragoman.stores.unreadable_rows import ASIDE, DECODING, PAUSE, UnreadableRows
+from dragoman.stores.url_options import split
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
@@ -124,8 +125,9 @@ class PostgresStore:
         retention: float = 0.0,
         max_task_bytes: int = MAX_TASK_BYTES,
         seal: Seal | None = None,
-        size: int = 8,
+        pool_size: int = 8,
         migrate: bool = True,
+        prepared: bool = True,
     ) -> None:
         self.id = ""
         self.url = url
@@ -137,9 +139,9 @@ class PostgresStore:
         self._damage = UnreadableRows()
         self.unreadable: Mapping[str, int] = self._damage.counts
         self._seal = seal or Seal(())
-        self._link = Pool(url, size=size)
-        self.bell = self._link.url
-        self.name = place(self.bell)
+        self._link = Pool(url, size=pool_size, prepared=prepared)
+        self.bell = url
+        self.name = place(url)
         self._shard = random.randrange(SHARDS)
         self._drained = -DRAINED
         """When we last looked for what waits, and took it all."""
@@ -155,7 +157,13 @@ class PostgresStore:
         """See `Store.admin`."""
         from dragoman.stores.postgres.admin import PostgresAdmin
 
-        return PostgresAdmin(self.url, write=write, create=create, seal=self._seal)
+        return PostgresAdmin(
+            self.url,
+            write=write,
+            create=create,
+            seal=self._seal,
+            prepared=self._link.prepared,
+        )
 
     async def open(self) -> None:
         """Connect, and bring the tables up to date."""
@@ -705,12 +713,12 @@ def _ended(head: Head) -> bool:
 
 
 def store(settings: Settings) -> PostgresStore:
-    """The store that the settings name."""
+    """Make the store that the settings name. Raises ValueError."""
+    url, options = split(settings.store)
     return PostgresStore(
-        settings.store,
+        url,
         retention=settings.retention or 0.0,
         max_task_bytes=settings.max_task_bytes,
-        seal=Seal(settings.seal_keys),
-        size=settings.postgres_pool_size,
-        migrate=settings.migrate,
+        seal=Seal(settings.encryption_keys),
+        **options,
     )

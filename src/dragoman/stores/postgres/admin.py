@@ -44,7 +44,7 @@ from dragoman.stores.postgres import (
 )
 from dragoman.stores.postgres.context_values import OF_TASK
 from dragoman.stores.postgres.deliveries import LINE, shown
-from dragoman.stores.postgres.pool import CONNECT, gone, options_of, place
+from dragoman.stores.postgres.pool import CONNECT, gone, place, reason
 from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
 from dragoman.stores.sql_head import SqlHead
@@ -94,10 +94,17 @@ class PostgresAdmin:
     path: Path | None = None
 
     def __init__(
-        self, url: str, *, write: bool = False, create: bool = False, seal: Seal | None = None
+        self,
+        url: str,
+        *,
+        write: bool = False,
+        create: bool = False,
+        seal: Seal | None = None,
+        prepared: bool = True,
     ) -> None:
         self._seal = seal or Seal(())
-        self.url, self._options = options_of(url)
+        self.url = url
+        self._prepared = prepared
         self.name = place(self.url)
         self.version = VERSION
         self.write = write
@@ -122,7 +129,7 @@ class PostgresAdmin:
             asyncpg.connect(
                 self.url,
                 timeout=CONNECT,
-                statement_cache_size=0 if self._options.get("prepared") == "off" else 100,
+                statement_cache_size=100 if self._prepared else 0,
                 server_settings={"application_name": "dragoman db", "jit": "off"},
             )
         )
@@ -166,7 +173,7 @@ class PostgresAdmin:
         except Exception as error:
             if not (gone(error) or isinstance(error, asyncpg.PostgresError | ValueError)):
                 raise
-            raise Unavailable(f"{self.name}: {error or type(error).__name__}") from None
+            raise Unavailable(f"{self.name}: {reason(error)}") from None
 
     def _fetch(self, sql: str, *values: Any) -> list[Any]:
         return self._do(self._db.fetch(sql, *values))

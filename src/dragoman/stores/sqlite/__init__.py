@@ -63,6 +63,7 @@ from dragoman.stores.store import (
 )
 from dragoman.stores.task_reads import Folded
 from dragoman.stores.unreadable_rows import UnreadableRows
+from dragoman.stores.url_options import split
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
@@ -701,18 +702,19 @@ def _take(
 
 
 def store(settings: Settings) -> SqliteStore:
-    """The store that the settings name; ValueError."""
-    rest = settings.store.partition(":")[2]
+    """Make the store that the settings name. Raises ValueError."""
+    url, options = split(settings.store)
+    rest = url.partition(":")[2]
     path = rest.removeprefix("///")
     if not path or path.startswith((":", "//")) or (rest.startswith("//") and path == rest):
         raise ValueError(
-            f"store: {settings.store!r} names no file; write sqlite:///tasks.db for one in the "
+            f"store: {url!r} names no file; write sqlite:///tasks.db for one in the "
             "working directory, or sqlite:////var/lib/tasks.db"
         )
     return SqliteStore(
         path,
-        synchronous=settings.synchronous,
+        **options,
         retention=settings.retention or 0.0,
         max_task_bytes=settings.max_task_bytes,
-        seal=Seal(settings.seal_keys),
+        seal=Seal(settings.encryption_keys),
     )
