@@ -209,7 +209,7 @@ def announce(app: App, port: int) -> None:
         logger.info(
             "webhooks are enabled; deliveries are %s, their stored secrets are %s",
             "signed" if settings.push_keys else "not signed",
-            "sealed" if settings.encryption_keys else "not encrypted",
+            "encrypted" if settings.encryption_keys else "not encrypted",
         )
     logger.info("press Ctrl-C to stop")
 

@@ -1,7 +1,7 @@
 """The export format: one task as one line of JSON, the same for every store. The values of contexts
 are lines of their own.
 
-Entries, webhooks and values are what was stored; a secret that is sealed stays sealed. What
+Entries, webhooks and values are what was stored; an encrypted secret stays encrypted. What
 a store can make anew (counts, snapshots, places in a queue) is not in it, nor is anything that
 counts by one machine's clock: a claim arrives as one whose lease has run out.
 """

@@ -18,14 +18,14 @@ from dragoman.model.errors import A2AError, TaskNotFound, Unavailable
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
-from dragoman.security.encryption import Seal, Unsealable
+from dragoman.security.encryption import Encryption, Undecryptable
 from dragoman.server.settings import MAX_TASK_BYTES, Settings
 from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.claim_order import fair
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.delivery_order import DeliveryOrder
-from dragoman.stores.encrypted_values import open_private, seal_private, unsealed
+from dragoman.stores.encrypted_values import decrypt_private, decrypted, encrypt_private
 from dragoman.stores.postgres import context_values, deliveries
 from dragoman.stores.postgres.pool import Pool, place
 from dragoman.stores.postgres.prune import MOST, OLD, SHARDS, START, forget_values, merge
@@ -124,7 +124,7 @@ class PostgresStore:
         *,
         retention: float = 0.0,
         max_task_bytes: int = MAX_TASK_BYTES,
-        seal: Seal | None = None,
+        encryption: Encryption | None = None,
         pool_size: int = 8,
         migrate: bool = True,
         prepared: bool = True,
@@ -138,7 +138,7 @@ class PostgresStore:
         """Bring older tables up to date; else they are refused."""
         self._damage = UnreadableRows()
         self.unreadable: Mapping[str, int] = self._damage.counts
-        self._seal = seal or Seal(())
+        self._encryption = encryption or Encryption(())
         self._link = Pool(url, size=pool_size, prepared=prepared)
         self.bell = url
         self.name = place(url)
@@ -161,7 +161,7 @@ class PostgresStore:
             self.url,
             write=write,
             create=create,
-            seal=self._seal,
+            encryption=self._encryption,
             prepared=self._link.prepared,
         )
 
@@ -214,7 +214,7 @@ class PostgresStore:
     def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
         """See `Store.accept`."""
 
-        webhook = draft.webhook and self._sealed(draft.webhook)
+        webhook = draft.webhook and self._encrypted(draft.webhook)
 
         def work(transaction: Transaction) -> Duplicate | Callable[[], Accepted]:
             row, number, new = log_changes.accept(transaction, scope, draft, webhook)
@@ -334,7 +334,7 @@ class PostgresStore:
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
 
-        work = partial(log_changes.put_webhook, scope=scope, webhook=self._sealed(webhook))
+        work = partial(log_changes.put_webhook, scope=scope, webhook=self._encrypted(webhook))
         await self._writer.submit(work, webhook.config.task_id, owner=scope)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
@@ -347,13 +347,13 @@ class PostgresStore:
         )
         try:
             return [
-                self._opened(webhook_of(data, deliveries.named(id), task)) for data, id in found
+                self._decrypted(webhook_of(data, deliveries.named(id), task)) for data, id in found
             ]
         except DECODING as error:
             damage = Unreadable("webhook", task, error)
             self._damage.found(damage)
             raise damage from None
-        except Unsealable as error:
+        except Undecryptable as error:
             raise Unavailable(f"The webhooks of this task cannot be read: {error}") from None
 
     async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
@@ -477,7 +477,7 @@ class PostgresStore:
 
     async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
         """See `Store.private`."""
-        return open_private(await self._view.private(scope, task), task, self._seal)
+        return decrypt_private(await self._view.private(scope, task), task, self._encryption)
 
     def append(
         self,
@@ -489,7 +489,7 @@ class PostgresStore:
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
 
-        seal_private(entries, claim.head.id, self._seal)
+        encrypt_private(entries, claim.head.id, self._encryption)
 
         def work(transaction: Transaction) -> bool:
             return log_changes.append(transaction, claim, entries, release, pause)
@@ -522,11 +522,11 @@ class PostgresStore:
 
     async def context_value(self, claim: Claim) -> ContextValue | None:
         """See `Store.context_value`."""
-        return await context_values.read(self._link, claim.head.id, self._seal)
+        return await context_values.read(self._link, claim.head.id, self._encryption)
 
     async def save_context(self, claim: Claim, value: bytes, version: int, key: str) -> int:
         """See `Store.save_context`."""
-        return await context_values.save(self._link, claim, value, version, key, self._seal)
+        return await context_values.save(self._link, claim, value, version, key, self._encryption)
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """See `Store.renew`."""
@@ -661,7 +661,7 @@ class PostgresStore:
             found = await deliveries.due_lanes(self._link, self._turns, agents, rest, passing)
             if found:
                 taken += await deliveries.take_of(self._link, found, rest, lease, self._damage)
-        return [line for item in taken if (line := await unsealed(self, self._seal, item))]
+        return [line for item in taken if (line := await decrypted(self, self._encryption, item))]
 
     async def dispatched(
         self,
@@ -701,11 +701,11 @@ class PostgresStore:
         work.add_done_callback(self._working.discard)
         return work
 
-    def _sealed(self, webhook: Webhook) -> Webhook:
-        return secrets(webhook, self._seal.seal)
+    def _encrypted(self, webhook: Webhook) -> Webhook:
+        return secrets(webhook, self._encryption.encrypt)
 
-    def _opened(self, webhook: Webhook) -> Webhook:
-        return secrets(webhook, self._seal.open)
+    def _decrypted(self, webhook: Webhook) -> Webhook:
+        return secrets(webhook, self._encryption.decrypt)
 
 
 def _ended(head: Head) -> bool:
@@ -719,6 +719,6 @@ def store(settings: Settings) -> PostgresStore:
         url,
         retention=settings.retention or 0.0,
         max_task_bytes=settings.max_task_bytes,
-        seal=Seal(settings.encryption_keys),
+        encryption=Encryption(settings.encryption_keys),
         **options,
     )

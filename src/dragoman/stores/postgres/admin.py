@@ -16,7 +16,7 @@ from dragoman.model.errors import A2AError, Unavailable
 from dragoman.model.events import Entry
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
-from dragoman.security.encryption import Seal
+from dragoman.security.encryption import Encryption
 from dragoman.stores.admin import (
     BATCH,
     HEAVY,
@@ -99,10 +99,10 @@ class PostgresAdmin:
         *,
         write: bool = False,
         create: bool = False,
-        seal: Seal | None = None,
+        encryption: Encryption | None = None,
         prepared: bool = True,
     ) -> None:
-        self._seal = seal or Seal(())
+        self._encryption = encryption or Encryption(())
         self.url = url
         self._prepared = prepared
         self.name = place(self.url)
@@ -409,7 +409,7 @@ class PostgresAdmin:
         """See `PostgresAdmin.rename_owner`."""
         return self._do(
             change_owner.rename(
-                self._db, old, new, agent=agent, tenant=tenant, dry=dry, seal=self._seal
+                self._db, old, new, agent=agent, tenant=tenant, dry=dry, encryption=self._encryption
             )
         )
 

@@ -24,13 +24,13 @@ from dragoman.model.errors import TaskNotFound, Unavailable
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
-from dragoman.security.encryption import Seal, Unsealable
+from dragoman.security.encryption import Encryption, Undecryptable
 from dragoman.server.settings import MAX_TASK_BYTES, Settings
 from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
 from dragoman.stores.delivery_order import DeliveryOrder, Lane
-from dragoman.stores.encrypted_values import open_private, seal_private, unsealed
+from dragoman.stores.encrypted_values import decrypt_private, decrypted, encrypt_private
 from dragoman.stores.sqlite import context_values, deliveries
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.lock import Lock
@@ -95,7 +95,7 @@ class SqliteStore:
         synchronous: str = "full",
         retention: float = 0.0,
         max_task_bytes: int = MAX_TASK_BYTES,
-        seal: Seal | None = None,
+        encryption: Encryption | None = None,
         driver: Driver = STANDARD,
     ) -> None:
         self.path = Path(path)
@@ -107,7 +107,7 @@ class SqliteStore:
         """How long a task is kept after its end; 0 is for ever."""
         self.max_task_bytes = max_task_bytes
         self.driver = driver
-        self._seal = seal or Seal(())
+        self._encryption = encryption or Encryption(())
         self._damage = UnreadableRows()
         self.unreadable: Mapping[str, int] = self._damage.counts
         self._open: list[Any] = []
@@ -121,7 +121,7 @@ class SqliteStore:
         """See `Store.admin`."""
         from dragoman.stores.sqlite.admin import SqliteAdmin
 
-        return SqliteAdmin(self.path, write=write, create=create, seal=self._seal)
+        return SqliteAdmin(self.path, write=write, create=create, encryption=self._encryption)
 
     async def open(self) -> None:
         """Take the file, bring its tables up to date, and let go what a dead server held."""
@@ -196,7 +196,7 @@ class SqliteStore:
     def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
         """See `Store.accept`."""
 
-        webhook = draft.webhook and self._sealed(draft.webhook)
+        webhook = draft.webhook and self._encrypted(draft.webhook)
 
         def work(transaction: Transaction) -> Accepted:
             row, number, new = log_changes.accept(transaction, scope, draft, webhook)
@@ -291,7 +291,7 @@ class SqliteStore:
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
-        work = partial(log_changes.put_webhook, scope=scope, webhook=self._sealed(webhook))
+        work = partial(log_changes.put_webhook, scope=scope, webhook=self._encrypted(webhook))
         await self._writer.submit(work)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
@@ -301,8 +301,8 @@ class SqliteStore:
             raise TaskNotFound
         found = self._now(lambda view: view.webhooks(row))
         try:
-            return [self._opened(webhook) for webhook in found]
-        except Unsealable as error:
+            return [self._decrypted(webhook) for webhook in found]
+        except Undecryptable as error:
             raise Unavailable(f"The webhooks of this task cannot be read: {error}") from None
 
     async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
@@ -402,7 +402,7 @@ class SqliteStore:
     async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
         """See `Store.private`."""
         found = await self._read(lambda view: view.private(task, scope))
-        return open_private(found, task, self._seal)
+        return decrypt_private(found, task, self._encryption)
 
     def append(
         self,
@@ -414,15 +414,15 @@ class SqliteStore:
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
 
-        seal_private(entries, claim.head.id, self._seal)
+        encrypt_private(entries, claim.head.id, self._encryption)
         return self._writer.submit(
             lambda transaction: log_changes.append(transaction, claim, entries, release, pause)
         )
 
     async def context_value(self, claim: Claim) -> ContextValue | None:
         """See `Store.context_value`."""
-        task, seal = claim.head.id, self._seal
-        return await self._read(lambda view: context_values.read(view.db, task, seal))
+        task, encryption = claim.head.id, self._encryption
+        return await self._read(lambda view: context_values.read(view.db, task, encryption))
 
     async def save_context(self, claim: Claim, value: bytes, version: int, key: str) -> int:
         """See `Store.save_context`."""
@@ -433,7 +433,7 @@ class SqliteStore:
                 value=value,
                 version=version,
                 key=key,
-                seal=self._seal,
+                encryption=self._encryption,
             )
         )
 
@@ -573,7 +573,7 @@ class SqliteStore:
             ]
             work = partial(deliveries.take_of, lanes=found, limit=rest, lease=lease)
             taken += await self._writer.submit(work) if found else ()
-        return [line for item in taken if (line := await unsealed(self, self._seal, item))]
+        return [line for item in taken if (line := await decrypted(self, self._encryption, item))]
 
     async def _due_lanes(
         self, agent: str, limit: int, passing: Collection[Party]
@@ -668,11 +668,11 @@ class SqliteStore:
 
         self._writer.submit(work).add_done_callback(lambda future: future.exception())
 
-    def _sealed(self, webhook: Webhook) -> Webhook:
-        return secrets(webhook, self._seal.seal)
+    def _encrypted(self, webhook: Webhook) -> Webhook:
+        return secrets(webhook, self._encryption.encrypt)
 
-    def _opened(self, webhook: Webhook) -> Webhook:
-        return secrets(webhook, self._seal.open)
+    def _decrypted(self, webhook: Webhook) -> Webhook:
+        return secrets(webhook, self._encryption.decrypt)
 
 
 def _take(
@@ -716,5 +716,5 @@ def store(settings: Settings) -> SqliteStore:
         **options,
         retention=settings.retention or 0.0,
         max_task_bytes=settings.max_task_bytes,
-        seal=Seal(settings.encryption_keys),
+        encryption=Encryption(settings.encryption_keys),
     )

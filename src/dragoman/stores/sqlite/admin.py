@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Entry
 from dragoman.model.types import Task, TaskState
-from dragoman.security.encryption import Seal
+from dragoman.security.encryption import Encryption
 from dragoman.stores.admin import (
     BATCH,
     HEAVY,
@@ -60,10 +60,15 @@ class SqliteAdmin:
     db: sqlite3.Connection
 
     def __init__(
-        self, path: Path, *, write: bool = False, create: bool = False, seal: Seal | None = None
+        self,
+        path: Path,
+        *,
+        write: bool = False,
+        create: bool = False,
+        encryption: Encryption | None = None,
     ) -> None:
         self.path = path
-        self._seal = seal or Seal(())
+        self._encryption = encryption or Encryption(())
         self.name = str(path)
         self.version = VERSION
         self.write = write
@@ -332,7 +337,7 @@ class SqliteAdmin:
         """See `SqliteAdmin.rename_owner`."""
         with nullcontext() if dry else self.writing():
             return change_owner.rename(
-                self.db, old, new, agent=agent, tenant=tenant, dry=dry, seal=self._seal
+                self.db, old, new, agent=agent, tenant=tenant, dry=dry, encryption=self._encryption
             )
 
     def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:
