@@ -28,7 +28,7 @@ OUT = ROOT / "benchmarks" / "out"
 # the way its users start it; the others have no command of their own
 _DRAGOMAN = (
     *("-m", "dragoman", "serve", "benchmarks.servers.dragoman_echo:agent"),
-    *("--store", "{store}", "--log-level", "warning", "--set", "max_tasks=1000000"),
+    *("--store", "{store}", "--log-level", "warning"),
 )
 _EXECUTOR = tuple(word.replace("dragoman_echo:agent", "executor:Echo") for word in _DRAGOMAN)
 _SDK = ("-m", "benchmarks.servers.sdk_echo", "{port}", "{store}")
@@ -280,7 +280,7 @@ def start(
     if store == "postgres":
         url = url or database()
     else:
-        url = "memory:" if file is None else f"sqlite:///{file}"
+        url = "memory:?max_tasks=1000000" if file is None else f"sqlite:///{file}"
     server = launch(peer, COMMANDS[manner][peer], url)
     pin_server(server.process.pid)
     server.store, server.folder = store, folder

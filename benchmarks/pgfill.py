@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncpg
 
 from benchmarks import fill
-from dragoman.stores.damage import Damage
 from dragoman.stores.postgres.schema import BLOCK, migrate
 from dragoman.stores.postgres.transaction import NAMES, Transaction
+from dragoman.stores.unreadable_rows import UnreadableRows
 
 FIRST = 2
 """One that waits, and one that is completed."""
@@ -50,7 +50,7 @@ FROM copied JOIN task ON task.key = copied.key GROUP BY 1, 2, 3, 4
 
 async def _first(db: asyncpg.Connection) -> None:
     """Write the first of each kind."""
-    transaction = Transaction(max_task_bytes=1 << 30, shard=0, damage=Damage())
+    transaction = Transaction(max_task_bytes=1 << 30, shard=0, damage=UnreadableRows())
     await transaction.keys(db, FIRST)
     transaction.now = float(fill.BEGAN)
     for number in range(FIRST):

@@ -226,8 +226,10 @@ def parsed(file: str) -> ast.Module:
 
 
 def settings() -> str:
-    """docs/settings.md with tables of the settings as they are declared."""
+    """docs/settings.md with tables of the settings, and of the options of stores, as they are
+    declared."""
     from dragoman.server.settings import DECLARED, GROUPS, default_text, meaning
+    from dragoman.stores.url_options import OPTIONS
 
     lines = []
     for name, declared in DECLARED.items():
@@ -241,6 +243,14 @@ def settings() -> str:
             ]
         default = default_text(name) if declared.unset else f"`{default_text(name)}`"
         lines.append(f"| `{name}` | {default} | {meaning(name)} |")
+    lines += ["", "### Options of a store", "", "| store | option | default | meaning |"]
+    lines += ["|---|---|---|---|"]
+    for scheme, options in OPTIONS.items():
+        if scheme == "postgres":  # short for postgresql
+            continue
+        for name, option in options.items():
+            text = f"`{option.text(option.default)}` | {option.declared.help}"
+            lines.append(f"| `{scheme}:` | `{name}` | {text} |")
     before, rest = SETTINGS.read_text().split(BEGIN)
     _, after = rest.split(END)
     return "\n".join([f"{before}{BEGIN}", *lines, "", f"{END}{after}"])

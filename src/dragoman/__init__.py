@@ -13,7 +13,7 @@ stand beside them. `Agent` and `Turn` are what an author writes with, `serve` st
 code, `App` serves agents under any ASGI server.
 """
 
-from dragoman._resume import resume
+from dragoman._handover import resume
 from dragoman._serve import serve
 from dragoman._version import __version__ as __version__
 from dragoman.agent.agent import Agent, AgentError

@@ -2,7 +2,8 @@
 
 The table has dragoman's own backends. Other packages add theirs with the entry points
 `dragoman.stores` and `dragoman.bells`; see docs/backends.md. A backend is imported when a URL names
-it. No other module compares schemes or the classes of stores and bells.
+it. The options in the URLs of stores are in `dragoman.stores.url_options`. No other module compares
+schemes or the classes of stores and bells.
 """
 
 from __future__ import annotations

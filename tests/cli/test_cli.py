@@ -426,7 +426,7 @@ def test_the_settings_for_people_are_toml(here: Path) -> None:
     assert done.returncode == 0
     expected = config(here, *arguments)
     for line in done.stdout.splitlines():
-        assert re.fullmatch(r"(\w+ = \S.*|# \w+ =) +# \S.*", line)
+        assert re.fullmatch(r"(\w+ = \S.*|# \w+ =|#   \?\w+=\S*) +# \S.*", line)
     (here / "printed.toml").write_text(done.stdout)
     assert config(here, "--config", "printed.toml") == expected
     shown = {line.partition(" = ")[0]: line for line in done.stdout.splitlines()}
@@ -436,6 +436,18 @@ def test_the_settings_for_people_are_toml(here: Path) -> None:
     assert shown["poll"].startswith('poll = "1s" ')
     assert shown["max_body"].startswith('max_body = "16MiB" ')
     assert shown["rate"].startswith("rate = 0.0 ")
+
+
+def test_config_shows_the_options_of_the_store(here: Path) -> None:
+    url = "postgresql://me:hunter2@db/tasks?pool_size=3"
+    done = run(here, "config", "--store", url)
+    assert "hunter2" not in done.stdout
+    options = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("#   ?")]
+    assert options == ["?pool_size=3", "?migrate=true", "?prepared=true"]
+    found = json.loads(run(here, "config", "--json", "--store", url).stdout)
+    assert found["store"]["options"] == {"pool_size": 3, "migrate": True, "prepared": True}
+    said = refused(run(here, "config", "--store", "memory:?tasks=3"))
+    assert "store?tasks: there is no such option; memory: has max_tasks" in said
 
 
 def test_who_wins(here: Path) -> None:

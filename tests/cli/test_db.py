@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dragoman.cli import main, text_table
+from dragoman.cli import main, terminal_format
 from dragoman.model import clock
 from dragoman.model.types import TaskState
 from dragoman.stores.admin import Choice, Missing
@@ -363,7 +363,9 @@ def test_migrate(here: Path, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sizes() -> None:
-    sizes = [text_table.size(number) for number in (0, 1023, 1024, 1536, 5 << 20, 7 << 30, 9 << 40)]
+    sizes = [
+        terminal_format.size(number) for number in (0, 1023, 1024, 1536, 5 << 20, 7 << 30, 9 << 40)
+    ]
     assert sizes == ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 MiB", "7.0 GiB", "9216.0 GiB"]
 
 
@@ -377,17 +379,17 @@ def test_sizes() -> None:
     ],
 )
 def test_urls_keep_their_secrets(url: str, shown: str) -> None:
-    assert text_table.host(url) == shown
+    assert terminal_format.host(url) == shown
 
 
 def test_a_meter_is_for_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with text_table.Meter() as meter:
+    with terminal_format.Meter() as meter:
         meter.show("quiet")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with text_table.Meter() as meter:
+    with terminal_format.Meter() as meter:
         meter.part("pages", 5, 10)
         meter.part("pages", 6, 10)  # too soon to be seen
     shown = capsys.readouterr().err

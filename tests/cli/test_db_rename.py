@@ -14,10 +14,10 @@ import pytest
 from dragoman import Agent, App, Turn
 from dragoman.model.caller import Scope, qualified
 from dragoman.security import ApiKey
-from dragoman.security.encryption import Seal, key
+from dragoman.security.encryption import Encryption, key
 from dragoman.stores.admin import Renamed
 from dragoman.stores.codec import digested
-from dragoman.stores.context_values import open_value, seal_value
+from dragoman.stores.context_values import decrypt_value, encrypt_value
 from tests.cli.filled_stores import (
     BOTH,
     execute,
@@ -97,20 +97,20 @@ def test_values_of_contexts_go_along(here: Path, db: Any) -> None:
 def test_an_encrypted_value_needs_the_key(here: Path, db: Any) -> None:
     keys = [key()]
     scope = Scope("echo", "", "ann")
-    body = seal_value(b'"secret"', scope, digested("c"), Seal(keys)).decode()
+    body = encrypt_value(b'"secret"', scope, digested("c"), Encryption(keys)).decode()
     seed(here, line("a", owner="ann"), value(body, owner="ann"))
     done = db("rename-owner", "ann", "bob")
-    assert done.status == 1 and "set seal_keys as the server has it" in done.err
+    assert done.status == 1 and "set encryption_keys as the server has it" in done.err
     assert ids(db("list", "--json", "--owner", "ann")) == ["a"]
     arguments = () if url(here) else ("--store", f"sqlite:///{here / 'echo.db'}")
     with (here / "dragoman.toml").open("a") as file:
-        file.write(f"seal_keys = {keys}\n")
+        file.write(f"encryption_keys = {keys}\n")
     done = db("rename-owner", "ann", "bob", *arguments)
     assert done.status == 0, done.err
     lines = map(json.loads, db("export", *arguments).out.splitlines())
     (moved,) = [item["body"] for item in lines if "kind" in item]
     bob = Scope("echo", "", "bob")
-    assert open_value(moved.encode(), bob, digested("c"), Seal(keys)) == b'"secret"'
+    assert decrypt_value(moved.encode(), bob, digested("c"), Encryption(keys)) == b'"secret"'
 
 
 @BOTH

@@ -100,7 +100,7 @@ def test_which_settings_are_in_force(here: Path, monkeypatch: pytest.MonkeyPatch
         ["hosted:app"], Options(given, {"drain_timeout": "2"}, "other.toml")
     ).settings
     assert (found.max_body, found.drain_timeout, found.port) == (8000, 2.0, 1234)
-    assert (found.max_running, found.threads, found.max_tasks) == (4, 33, 50_000)
+    assert (found.max_running, found.threads, found.poll) == (4, 33, 1.0)
     assert (found.log_level, found.store) == ("warning", "sqlite:///echo.db")
 
 

@@ -15,7 +15,7 @@ from msgspec import Meta
 from dragoman import Agent, AgentExtension, App, Part, Turn, cli
 from dragoman.cli import _parser
 from dragoman.cli.completion import complete
-from dragoman.model.skill_schema import SKILL_SCHEMA
+from dragoman.model.skill_extension import SKILL_SCHEMA
 from tests.harness.server import serving
 
 

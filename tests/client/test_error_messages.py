@@ -128,7 +128,7 @@ async def test_nobody_is_at_the_address_that_a_card_names(agent: Guarded, bindin
             words = str(caught.value)
             assert "onnection refused" in words
             assert words.count(f"; the card at {agent.url} contains this address; ") == 1
-            setting = "grpc_url" if binding == "GRPC" else "url"
+            setting = "bindings" if binding == "GRPC" else "url"
             assert words.endswith(f"(in dragoman: the setting `{setting}`)")
 
 

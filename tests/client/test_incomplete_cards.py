@@ -22,7 +22,7 @@ from dragoman.conformance.card import check
 from dragoman.dialects.missing_fields import partial
 from dragoman.model.errors import InvalidAgentResponse, InvalidParams
 from dragoman.model.types import AgentCapabilities, AgentCard
-from dragoman.security.canonical import canonical
+from dragoman.security.canonical_card import canonical
 from dragoman.security.card_keys import CardKey
 from tests.client.transports import Answer, Script, card, interface, result, task
 

@@ -48,7 +48,7 @@ async def test_others_are_served(
 ) -> None:
     caplog.set_level(logging.ERROR)
     where = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else database()
-    settings: dict[str, Any] = {"store": where, "poll": 0.1, "push": True, "metrics_port": 0}
+    settings: dict[str, Any] = {"store": where, "poll": 0.1, "push": True, "metrics": 0}
     settings["egress_allow"] = ("127.0.0.1",)
     store = SqliteStore(tmp_path / "a.db") if kind == "sqlite" else where
     async with receiving() as receiver:

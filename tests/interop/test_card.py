@@ -18,7 +18,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 
 from dragoman import Agent, AgentExtension, AgentProvider, App
 from dragoman.model.events import RESUME
-from dragoman.model.skill_schema import SKILL_SCHEMA
+from dragoman.model.skill_extension import SKILL_SCHEMA
 from tests.harness.server import serving
 from tests.interop.agents import agent, echo, reply, talk
 from tests.interop.reference import BINDINGS, HTTP, Speak, asking, gather, kinds, send, state

@@ -281,7 +281,7 @@ async def test_stream_that_breaks_off_says_why(
 ) -> None:
     """A full store forgets the task that waits: the error comes when the stream has begun."""
     constants(keepalive=0.02)
-    full = App(agent(book), max_tasks=1)
+    full = App(agent(book), store="memory:?max_tasks=1")
     async with serving(full) as url, speak(url) as peer:
         task = await send(peer.plain, "Lyon")
         stream = peer.live.subscribe(pb.SubscribeToTaskRequest(id=task.id))

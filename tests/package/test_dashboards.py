@@ -85,14 +85,14 @@ def test_no_query_hides_another() -> None:
 @pytest.fixture
 async def scraped() -> Scrape:
     """What a real server tells after some work."""
-    async with App(office(), metrics_port=0) as app, Client.connect(app=app) as client:
+    async with App(office(), metrics=0) as app, Client.connect(app=app) as client:
         for text in ("x", "fail", "ask"):
             await client.send(text)
         return await scrape(port(app))
 
 
 WHOLE = {
-    *("dragoman_tasks", "dragoman_tasks_set_aside", "dragoman_webhook_lines"),
+    *("dragoman_tasks", "dragoman_tasks_set_aside", "dragoman_webhooks"),
     *("dragoman_queue_tasks", "dragoman_queue_oldest_seconds"),
 }
 """What every process tells of the whole store."""
@@ -117,7 +117,7 @@ def test_no_query_needs_a_name_of_the_job(where: str) -> None:
 
 async def test_what_alerts_watch_is_told_from_the_start() -> None:
     """Prometheus sees no increase in a series that first appears with its first fault."""
-    async with App(office(), metrics_port=0, grpc_port=0) as app, Client.connect(app=app) as client:
+    async with App(office(), metrics=0, grpc_port=0) as app, Client.connect(app=app) as client:
         before = await scrape(port(app))
         checked = 0
         for group in yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())["groups"]:

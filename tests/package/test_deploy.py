@@ -128,7 +128,10 @@ def test_the_manifests_are_what_kubernetes_takes(path: Path) -> None:
 
 def test_the_probes_ask_for_what_is_there() -> None:
     values = {key: value for where, key, value in variables() if where == "ConfigMap"}
-    numbers = {"http": Settings().port, "metrics": int(values["DRAGOMAN_METRICS_PORT"])}
+    numbers = {
+        "http": Settings().port,
+        "metrics": Settings(metrics=values["DRAGOMAN_METRICS"]).metrics_address[1],
+    }
     (grpc,) = {int(v) for where, key, v in variables() if key == "DRAGOMAN_GRPC_PORT"}
     numbers["grpc"] = grpc
     for name, pod in pods():
@@ -142,7 +145,10 @@ def test_the_probes_ask_for_what_is_there() -> None:
             asked = container[probe]["httpGet"]
             assert asked["port"] in ports
             assert asked["path"] == ("/readyz" if probe == "readinessProbe" else "/healthz")
-    assert values["DRAGOMAN_METRICS_HOST"] == values["DRAGOMAN_HOST"] == "0.0.0.0"
+    assert (
+        values["DRAGOMAN_METRICS"].startswith(f"{values['DRAGOMAN_HOST']}:")
+        and values["DRAGOMAN_HOST"] == "0.0.0.0"
+    )
     (policy,) = (each for each in documents() if each["kind"] == "NetworkPolicy")
     allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
     assert allowed == set(numbers.values())
@@ -267,7 +273,7 @@ def test_the_image() -> None:
     assert json.loads(final["ENTRYPOINT"]) == ["dragoman"]
     env = {key: value for where, key, value in variables() if where == "Dockerfile"}
     (grpc,) = {value for _, key, value in variables() if key == "DRAGOMAN_GRPC_PORT"}
-    exposed = [str(Settings().port), env["DRAGOMAN_METRICS_PORT"], grpc]
+    exposed = [str(Settings().port), env["DRAGOMAN_METRICS"].rpartition(":")[2], grpc]
     assert final["EXPOSE"].split() == exposed
     arguments = dict(value.split("=", 1) for name, value in found if name == "ARG" and "=" in value)
     base = r"python:3\.\d+-slim-\w+@sha256:[0-9a-f]{64}"
@@ -302,12 +308,12 @@ def test_dependencies_have_a_layer_of_their_own() -> None:
 async def test_the_health_check_asks_the_port_that_is_set() -> None:
     (check,) = (value for name, value in dockerfile() if name == "HEALTHCHECK")
     _, *words = json.loads(check[check.index("[") :])
-    async with App(office(), metrics_port=0) as app:
+    async with App(office(), metrics=0) as app:
         for number, status in ((port(app), 0), (1, 1)):
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *words,
-                env={"DRAGOMAN_METRICS_PORT": str(number)},
+                env={"DRAGOMAN_METRICS": f"0.0.0.0:{number}"},
                 stderr=asyncio.subprocess.DEVNULL,
             )
             assert await process.wait() == status

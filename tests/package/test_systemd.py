@@ -102,8 +102,8 @@ def test_a_server_and_a_worker_run_beside_each_other(machine: Machine) -> None:
         for name in ("serve", "worker")
     )
     assert serve.store == worker.store == STORE
-    assert None not in (serve.metrics_port, worker.metrics_port)
-    assert serve.metrics_port != worker.metrics_port, "the second one could not start"
+    assert None not in (serve.metrics_address, worker.metrics_address)
+    assert serve.metrics_address != worker.metrics_address, "the second one could not start"
     assert serve.serve_only
 
 

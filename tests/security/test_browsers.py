@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from dragoman import Agent, App, Turn
-from dragoman.bindings import admission
+from dragoman.bindings import header_checks
 from tests.harness.server import served, serving
 from tests.harness.trust import NOBODY
 
@@ -208,7 +208,7 @@ def _at(app: App, server: str) -> Any:
 
 async def test_the_usual_request_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is good is remembered; a hostile host is not, and what is remembered is bounded."""
-    monkeypatch.setattr(admission, "KNOWN", 4)
+    monkeypatch.setattr(header_checks, "KNOWN", 4)
     app = local()
     async with reached(app) as http:
         await post(http)

@@ -339,11 +339,11 @@ async def test_a_proof_for_this_machine() -> None:
     "settings",
     [
         {"url": "https://agent.example/x"},
-        {"url": "https://other.example", "grpc_url": "agent.example:50051"},
-        {"url": "https://other.example", "grpc_url": "grpcs://agent.example:50051"},
+        {"url": "https://other.example", "bindings": ["GRPC:agent.example:50051"]},
+        {"url": "https://other.example", "bindings": ["GRPC:grpcs://agent.example:50051"]},
     ],
 )
-async def test_a_proof_for_another_site_over_grpc(settings: dict[str, str]) -> None:
+async def test_a_proof_for_another_site_over_grpc(settings: dict[str, Any]) -> None:
     app = App(doorman(), auth=bearer(dpop=True), grpc_port=0, drain_timeout=0.0, **settings)
     async with app, grpc.aio.insecure_channel(f"127.0.0.1:{app.ports[0].number}") as channel:
         for host, good in (("agent.example", True), ("evil.example", False), ("", False)):

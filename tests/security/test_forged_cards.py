@@ -31,7 +31,7 @@ from dragoman.dialects.v0_3.card import merged
 from dragoman.dialects.v1_0 import decode, encode
 from dragoman.model.types import AgentCard
 from dragoman.security import card_signatures
-from dragoman.security.canonical import canonical
+from dragoman.security.canonical_card import canonical
 from dragoman.security.card_keys import CardKey
 from dragoman.security.egress import Egress
 from tests.contract.bindings.test_signed_cards import agent

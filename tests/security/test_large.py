@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -240,9 +240,10 @@ async def test_large_messages_over_grpc_hold_nobody_up() -> None:
         assert await call(port, lists(20_000))
 
 
-async def test_messages_that_never_arrive_over_grpc() -> None:
+async def test_messages_that_never_arrive_over_grpc(constants: Callable[..., None]) -> None:
     """Each counts as the largest that may come; those beyond the budget are turned away."""
-    many = {"max_in_flight": 8 * MEGABYTE, "max_body": MEGABYTE, "request_timeout": 2}
+    constants(max_in_flight=8 * MEGABYTE)
+    many = {"max_body": MEGABYTE, "request_timeout": 2}
     async with server(grpc_port=0, **many) as found:
         app: App = found.config.loaded_app
         address = f"127.0.0.1:{app.ports[0].number}"
@@ -283,8 +284,9 @@ HEAD = (
 )
 
 
-async def test_unfinished_bodies_have_a_budget() -> None:
-    async with server(max_in_flight=8 * MEGABYTE) as found:
+async def test_unfinished_bodies_have_a_budget(constants: Callable[..., None]) -> None:
+    constants(max_in_flight=8 * MEGABYTE)
+    async with server() as found:
         app: App = found.config.loaded_app
         async with connect(found.url) as a, connect(found.url) as b, connect(found.url) as c:
             for one in (a, b):
@@ -303,10 +305,13 @@ async def test_unfinished_bodies_have_a_budget() -> None:
         await until(lambda: app.bodies.budget.used == 0)
 
 
-async def test_bodies_that_wait_to_be_decoded_have_a_budget() -> None:
+async def test_bodies_that_wait_to_be_decoded_have_a_budget(
+    constants: Callable[..., None],
+) -> None:
     """Those that have arrived, while others of their size are worked on."""
     body = message(b'{"text":"%b"}' % (b"x" * 2 * MEGABYTE))
-    async with server(max_in_flight=8 * MEGABYTE) as found:
+    constants(max_in_flight=8 * MEGABYTE)
+    async with server() as found:
         app: App = found.config.loaded_app
         async with httpx.AsyncClient(base_url=found.url, timeout=30) as http:
             app.bodies.pace._busy = True  # somebody is at it
@@ -330,11 +335,12 @@ async def test_a_body_must_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
         assert answer.status == 408
 
 
-async def test_answers_that_nobody_reads_have_a_budget() -> None:
+async def test_answers_that_nobody_reads_have_a_budget(constants: Callable[..., None]) -> None:
     size = 6 * MEGABYTE
     body = message(b'{"text":"much%d"}' % size)
     head = HEAD.replace(b"%d" % (2 * MEGABYTE), b"%d" % len(body))
-    async with server(max_in_flight=30 * MEGABYTE) as found:
+    constants(max_in_flight=30 * MEGABYTE)
+    async with server() as found:
         app: App = found.config.loaded_app
         port = int(found.url.rpartition(":")[2])
         async with connect(found.url) as c, AsyncExitStack() as stack:

@@ -224,7 +224,7 @@ def test_a_canary_in_every_secret(tmp_path: Path, form: str, sealed: bool) -> No
         "BINDINGS": "JSONRPC,GRPC",
         "POLL": "0.05",
         "DRAIN": "0.1",
-        **({"SEAL_KEYS": key} if sealed else {}),
+        **({"ENCRYPTION_KEYS": key} if sealed else {}),
     }
     env = {f"DRAGOMAN_{name}": value for name, value in settings.items()}
     with server_process(tmp_path, "house:app", **env) as server:

@@ -40,7 +40,7 @@ def post(text: str, verb: bytes = b"send", *, chunked: bool = False) -> bytes:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Served]:
+async def server(constants: Callable[..., None]) -> AsyncIterator[Served]:
     """A server whose agent says the same, or waits until it is canceled."""
     agent = Agent("Echo", description="Says the same.")
 
@@ -50,7 +50,8 @@ async def server() -> AsyncIterator[Served]:
             await asyncio.Event().wait()
         return turn.text
 
-    async with served(App(agent, drain_timeout=0.1, max_in_flight=2_000_000)) as server:
+    constants(max_in_flight=2_000_000)
+    async with served(App(agent, drain_timeout=0.1)) as server:
         yield server
 
 

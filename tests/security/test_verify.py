@@ -17,7 +17,7 @@ from starlette.routing import Mount
 from dragoman import App, Caller, Request
 from dragoman.model.errors import Unauthenticated
 from dragoman.security import AllOf, ApiKey, Basic, Token
-from dragoman.security.author_verifier import Verify
+from dragoman.security.custom_verifier import Verify
 from tests.harness.clients import Binding, Failed, Grpc, HttpJson, JsonRpc
 from tests.harness.older_clients import Grpc03, JsonRpc03
 from tests.harness.protected_app import asked, protected

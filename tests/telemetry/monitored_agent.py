@@ -30,5 +30,5 @@ def office() -> Agent:
 def port(app: App) -> int:
     """Where it tells its figures."""
     assert app.monitoring is not None
-    assert app.monitoring.board is not None
-    return app.monitoring.board.port
+    assert app.monitoring.server is not None
+    return app.monitoring.server.port

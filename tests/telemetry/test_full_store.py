@@ -99,7 +99,7 @@ async def test_a_file_that_cannot_be_written(tmp_path: Path, trouble: str) -> No
         opened[0].execute(f"PRAGMA {trouble} = {value}").fetchone()
 
     store = SqliteStore(tmp_path / "a.db", driver=Driver(connect, sqlite3.Error))
-    app = App(office(), store=store, metrics_port=0, poll=0.1, serve_only=True)
+    app = App(office(), store=store, metrics=0, poll=0.1, serve_only=True)
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
         await fill_up(app, http, full)
 
@@ -110,9 +110,7 @@ async def test_a_disk_that_is_full(tmp_path: Path) -> None:
         def full(on: bool) -> None:
             fill(disk / "filler", on)
 
-        app = App(
-            office(), store=SqliteStore(disk / "a.db"), metrics_port=0, poll=0.1, serve_only=True
-        )
+        app = App(office(), store=SqliteStore(disk / "a.db"), metrics=0, poll=0.1, serve_only=True)
         async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
             await fill_up(app, http, full)
 
@@ -142,7 +140,7 @@ async def test_a_database_whose_disk_is_full(tmp_path: Path) -> None:
         for table in ("task", "entry", "snapshot", "receipt", "line", "tally"):
             server.sql(f"ALTER TABLE {name}.{table} SET TABLESPACE {name}")
         try:
-            app = App(office(), store=store, metrics_port=0, poll=0.1, serve_only=True)
+            app = App(office(), store=store, metrics=0, poll=0.1, serve_only=True)
             async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
                 await fill_up(app, http, lambda on: fill(disk / "filler", on))
         finally:
@@ -169,7 +167,7 @@ async def test_a_role_that_may_not_write_any_more() -> None:
         server.sql(verb.format(f"ALL TABLES IN SCHEMA {name}", f"full_{name}"))
 
     store = PostgresStore(where.replace("postgres@", f"full_{name}@"), migrate=False)
-    app = App(office(), store=store, metrics_port=0, poll=0.1, serve_only=True)
+    app = App(office(), store=store, metrics=0, poll=0.1, serve_only=True)
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
         await fill_up(app, http, full)
 

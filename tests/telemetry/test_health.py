@@ -51,7 +51,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_store_that_fails() -> None:
     store = Fickle()
-    app = App(office(), store=store, metrics_port=0, poll=60)
+    app = App(office(), store=store, metrics=0, poll=60)
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
         assert (await http.get("/readyz")).json() == {"status": "ok"}
         store.fails = True

@@ -33,7 +33,7 @@ def send(text: str) -> dict[str, Any]:
 
 
 async def test_what_is_counted(tmp_path: Path) -> None:
-    app = App(office(), store=f"sqlite:///{tmp_path}/x.db", metrics_port=0)
+    app = App(office(), store=f"sqlite:///{tmp_path}/x.db", metrics=0)
     async with serving(app) as url:
         for binding in ("JSONRPC", "HTTP+JSON"):
             async with Client.connect(url, bindings=[binding]) as client:
@@ -79,7 +79,7 @@ async def test_what_runs_and_what_waits() -> None:
         await gate.wait()
         return "done"
 
-    async with App(agent, metrics_port=0, max_running=1) as app, Client.connect(app=app) as client:
+    async with App(agent, metrics=0, max_running=1) as app, Client.connect(app=app) as client:
         for text in "abc":
             await client.send(text, wait=False)
         stream = client.stream("d")
@@ -96,7 +96,7 @@ async def test_what_runs_and_what_waits() -> None:
 async def test_who_is_turned_away(constants: Callable[..., None]) -> None:
     constants(rate_burst=2)
     gate = [ApiKey(keys={"somebody": "the-right-key"}, header="X-Key")]
-    app = App(office(), auth=gate, rate=0.001, quota_tasks=1, metrics_port=0)
+    app = App(office(), auth=gate, rate=0.001, quota_tasks=1, metrics=0)
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
         await http.post("/", json=send("x"))
         mine = {"X-Key": "the-right-key"}
@@ -117,7 +117,7 @@ async def test_deliveries(status: int, outcome: str) -> None:
     settings: Mapping[str, Any] = {"egress_allow": ("127.0.0.1",), "push_retries": ()}
     async with (
         receiving(*[status] * 9) as inbox,
-        App(office(), push=True, metrics_port=0, **settings) as app,
+        App(office(), push=True, metrics=0, **settings) as app,
         Client.connect(app=app) as client,
     ):
         asked = await client.send("ask")
@@ -137,7 +137,7 @@ async def test_deliveries(status: int, outcome: str) -> None:
 
 
 async def test_the_port_is_not_that_of_the_agents() -> None:
-    app = App(office(), metrics_port=0)
+    app = App(office(), metrics=0)
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
         assert (await http.get("/metrics")).status_code == 404
         for path in ("/healthz", "/readyz"):
@@ -162,13 +162,13 @@ async def test_without_the_setting_nothing_is_kept() -> None:
     async with App(office()) as app:
         assert app.monitoring is not None
         assert app.monitoring.metrics is None
-        assert app.monitoring.board is None
-        with pytest.raises(RuntimeError, match="metrics are disabled: set metrics_port"):
+        assert app.monitoring.server is None
+        with pytest.raises(RuntimeError, match="metrics are disabled: set `metrics`"):
             await app.monitoring.page()
 
 
 async def test_the_page_in_code() -> None:
-    async with App(office(), metrics_port=0) as app:
+    async with App(office(), metrics=0) as app:
         assert app.monitoring is not None
         assert b"dragoman_ready 1" in await app.monitoring.page()
 
@@ -177,8 +177,8 @@ async def test_a_port_that_is_taken_is_named() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(Unavailable, match="metrics_port: cannot listen on"):
-            async with App(office(), metrics_port=taken.getsockname()[1]):
+        with pytest.raises(Unavailable, match="metrics: cannot listen on"):
+            async with App(office(), metrics=taken.getsockname()[1]):
                 pass
 
 
@@ -192,7 +192,7 @@ async def test_a_count_is_shared_for_a_while() -> None:
             return await super().census(agents)
 
     store = Counting()
-    async with App(office(), store=store, metrics_port=0) as app:
+    async with App(office(), store=store, metrics=0) as app:
         await asyncio.gather(*(scrape(port(app)) for _ in range(5)))
     assert store.counts == 1
 

@@ -368,7 +368,7 @@ async def test_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "get_meter_provider", lambda: provider)
     async with App(helper()) as app, Client.connect(app=app) as client:
         assert app.monitoring is not None
-        assert app.monitoring.board is None, "no port is needed"
+        assert app.monitoring.server is None, "no port is needed"
         await client.send("x")
         app.monitoring._count._at = -100.0
         await app.monitoring._look()

@@ -16,7 +16,7 @@ from dragoman.model.caller import Caller, fault, long
 from dragoman.model.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.model.events import RESUME
 from dragoman.model.remote_task import covers
-from dragoman.model.skill_schema import SKILL_SCHEMA, SkillSchema
+from dragoman.model.skill_extension import SKILL_SCHEMA, SkillSchema
 from dragoman.model.types import (
     AgentCapabilities,
     AgentCard,

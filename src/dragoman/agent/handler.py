@@ -19,8 +19,8 @@ from dragoman.model.errors import InvalidParams
 from dragoman.model.types import Artifact, Message, Part, TaskArtifactUpdateEvent
 
 if TYPE_CHECKING:
-    from dragoman.model.data_types import DataType
-    from dragoman.model.skill_schema import SkillSchema
+    from dragoman.model.parameter_types import DataType
+    from dragoman.model.skill_extension import SkillSchema
 
 MONTH = 30 * 24 * 3600.0
 BATCH = 64
@@ -112,7 +112,7 @@ class Handler:
             return
         # Imported here and below: not every agent has typed skills.
         from dragoman.agent.skill_schemas import result_type
-        from dragoman.model.data_types import is_object
+        from dragoman.model.parameter_types import is_object
 
         self.result = result_type(hint)
         self.wraps = self.result is not None and not is_object(self.result.schema(result=True))

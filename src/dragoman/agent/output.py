@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dragoman.agent.durable import Journal
 from dragoman.agent.step_scope import StepScope
 from dragoman.agent.unyielded import MOST, Made, hand_over, note
-from dragoman.model import approvals, clock, content
+from dragoman.model import approvals, clock, to_parts
 from dragoman.model.errors import InvalidAgentResponse
 from dragoman.model.events import Event, Received, Reply
 from dragoman.model.types import (
@@ -278,7 +278,7 @@ class Output:
 
 def _valid(value: W) -> W:
     try:
-        return content.valid(value)
+        return to_parts.valid(value)
     except TypeError as error:
         raise InvalidAgentResponse(str(error)) from error
 
@@ -288,6 +288,6 @@ def parts_of(value: Any) -> tuple[Part, ...]:
     if type(value) is str:  # the hot path: a chunk of text
         return (Part(text=value),)
     try:
-        return content.parts(value)
+        return to_parts.parts(value)
     except TypeError as error:
         raise InvalidAgentResponse(str(error)) from error

@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct
 
 from dragoman.agent.turn import Turn
 from dragoman.model.errors import InvalidParams
-from dragoman.model.skill_schema import PARAMETER
+from dragoman.model.skill_extension import PARAMETER
 from dragoman.model.types import Message, Part, Role
 
 TURN, MESSAGE, FILE, DATA = "turn", "message", "file", "data"
@@ -86,7 +86,7 @@ class Parameters:
         """The one that takes the text, if no field has its name."""
         if len(self.data) == 1:
             # Imported here and below: not every agent has typed skills.
-            from dragoman.model.data_types import bare, is_object
+            from dragoman.model.parameter_types import bare, is_object
 
             (one,) = self.data
             assert one.type is not None
@@ -112,7 +112,7 @@ class Parameters:
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the data part."""
         from dragoman.agent.skill_schemas import fields_schema
-        from dragoman.model.data_types import inlined
+        from dragoman.model.parameter_types import inlined
 
         if self.whole is not None and self.whole.type is not None:
             return inlined(self.whole.type.schema())
@@ -272,8 +272,8 @@ class Parameters:
         found: list[Problem],
         missing: list[str],
     ) -> None:
-        from dragoman.model.data_types import WrongData
         from dragoman.model.json_schema import problems
+        from dragoman.model.parameter_types import WrongData
 
         assert one.type is not None
         where = given.where or "message.parts.data"
@@ -304,7 +304,7 @@ class Parameters:
         found: list[Problem],
         missing: list[str],
     ) -> None:
-        from dragoman.model.data_types import WrongData
+        from dragoman.model.parameter_types import WrongData
 
         where = given.where or "message.parts.data"
         for each in self.data:
@@ -404,7 +404,7 @@ def _parameter(name: str, kind: Any, default: Any, keyword: bool, where: str) ->
         return Parameter(name, TURN, keyword=keyword)
     if kind is Message:
         return Parameter(name, MESSAGE, keyword=keyword)
-    from dragoman.model.data_types import DataType, bare
+    from dragoman.model.parameter_types import DataType, bare
 
     plain = bare(kind)
     if plain is Part or plain is bytes:

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from dragoman.model import clock
-from dragoman.model.data_types import inlined
 from dragoman.model.json_schema import DIALECT, alternatives, kind_of, resolved
-from dragoman.model.skill_schema import SKILL_SCHEMA, FileParameter
+from dragoman.model.parameter_types import inlined
+from dragoman.model.skill_extension import SKILL_SCHEMA, FileParameter
 from dragoman.model.types import Message, Part, Role
 
 ASKS = "asks"

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Union
 
 from msgspec import UNSET
 
-from dragoman.model import content
-from dragoman.model.data_types import (
+from dragoman.model import to_parts
+from dragoman.model.events import Reply
+from dragoman.model.json_schema import DIALECT
+from dragoman.model.parameter_types import (
     DataType,
     bare,
     hoisted,
@@ -22,9 +24,7 @@ from dragoman.model.data_types import (
     mentions,
     without_none,
 )
-from dragoman.model.events import Reply
-from dragoman.model.json_schema import DIALECT
-from dragoman.model.skill_schema import RESULT, FileParameter, SkillSchema
+from dragoman.model.skill_extension import RESULT, FileParameter, SkillSchema
 from dragoman.model.types import (
     Artifact,
     Message,
@@ -80,7 +80,7 @@ def fields_schema(parameters: Iterable[Parameter], *, open: bool = False) -> dic
             required.append(each.name)
         else:
             with suppress(TypeError):  # it may be no JSON
-                inner = {**inner, "default": content.plain(each.default)}
+                inner = {**inner, "default": to_parts.plain(each.default)}
         properties[each.name] = inner
     found: dict[str, Any] = {"type": "object", "properties": properties, "required": required}
     if not open:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from dragoman.agent.durable import LARGEST, Journal, uuid_of
 from dragoman.agent.output import Output, parts_of
 from dragoman.agent.remote_wait import RemoteWait
-from dragoman.agent.running import Over, Running
+from dragoman.agent.run_protocol import Over, Running
 from dragoman.agent.saved_values import decode_saved, encode_saved
 from dragoman.agent.step_scope import current_step
 from dragoman.model import approvals, clock
@@ -54,7 +54,7 @@ from dragoman.model.types import (
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
-    from dragoman.agent.sends import Sends
+    from dragoman.agent.durable_sends import DurableSends
     from dragoman.client import Client, Options, Result, Stream, TaskHandle, Transport
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class Turn(Output):
     canceled = False
     """True once the client has canceled the task. For code that cannot be interrupted."""
     _connected = 0
-    _sends: Sends | None = None
+    _sends: DurableSends | None = None
     """What a durable handler remembers of its sends."""
     _heard: Received | None = None
     """The latest answer or message that a durable handler has got."""

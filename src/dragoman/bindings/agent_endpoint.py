@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.bindings.allowed_hosts import Hosts
 from dragoman.bindings.card_interfaces import GRPC, JSONRPC, REST, Listed, listed
 from dragoman.bindings.card_signing import EXAMPLE, CardSigner
 from dragoman.bindings.http_request import HTTPRequest, RequestInfo, named
@@ -21,6 +20,7 @@ from dragoman.bindings.instrumentation import Instrumentation, Run
 from dragoman.bindings.repeated_headers import SINGLE
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams, current
+from dragoman.bindings.trusted_hosts import TrustedHosts
 from dragoman.dialects import versions
 from dragoman.model.caller import Call, Caller, Request, fault, long
 from dragoman.model.errors import (
@@ -94,7 +94,7 @@ class Endpoint:
         identify: Identify | None = None,
         gate: Authenticator | None = None,
         limits: Limits | None = None,
-        hosts: Hosts,
+        hosts: TrustedHosts,
         prefix: str = "",
     ) -> None:
         self.service = service
@@ -330,8 +330,8 @@ class Endpoint:
     def _address(self, listed: Listed, url: str) -> str:
         """Return the address of a binding on a card for this URL."""
         if listed.binding == GRPC:
-            if self.settings.grpc_url:
-                return self.settings.grpc_url
+            if listed.address:
+                return listed.address
             host = urlsplit(url).hostname or self.settings.host
             port = self.grpc or self.settings.grpc_port
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

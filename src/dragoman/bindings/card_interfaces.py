@@ -21,10 +21,12 @@ _PATH = re.compile(r"(?:/[A-Za-z0-9_~-][\w.~-]*)+/?", re.ASCII)
 
 class Listed(Struct, frozen=True):
     """A binding on the card, and its path below the agent's URL; empty for the default path. The
-    path of JSON-RPC may end with a slash, which the card then repeats."""
+    path of JSON-RPC may end with a slash, which the card then repeats. gRPC has no paths, but may
+    have an address of its own: host:port, or a URL."""
 
     binding: str
     path: str = ""
+    address: str = ""
 
 
 def listed(entries: Sequence[str]) -> tuple[Listed, ...]:
@@ -42,22 +44,32 @@ def listed(entries: Sequence[str]) -> tuple[Listed, ...]:
             )
         if any(name == each.binding for each in found):
             raise ValueError(f"[{number}]: {name} is listed twice")
-        found.append(Listed(name, _path(name, path.strip(), f"[{number}]") if colon else ""))
+        found.append(_item(name, path.strip(), f"[{number}]") if colon else Listed(name))
     if not found:
         raise ValueError(f": must name at least one of {', '.join(BINDINGS)}")
     return tuple(found)
 
 
-def _path(name: str, path: str, where: str) -> str:
+def _item(name: str, path: str, where: str) -> Listed:
     if path in ("", "/"):
-        return ""
+        return Listed(name)
     if name == GRPC:
-        raise ValueError(f"{where}: gRPC has no paths; set grpc_url for its address on the card")
+        if path.startswith("/"):
+            raise ValueError(
+                f"{where}: gRPC has no paths, but may have an address, such as "
+                "GRPC:grpc.example:443 or GRPC:https://grpc.example"
+            )
+        return Listed(name, address=path)
     if not _PATH.fullmatch(path):
         raise ValueError(f"{where}: {path!r} is not a path such as /rpc")
     if path.split("/")[1] in TAKEN:
         raise ValueError(f"{where}: the protocol uses {path!r}; choose another path")
-    return path.rstrip("/") if name == REST else path
+    return Listed(name, path.rstrip("/") if name == REST else path)
+
+
+def grpc_address(entries: Sequence[str]) -> str:
+    """The address of gRPC in the setting `bindings`, or an empty string."""
+    return next((each.address for each in listed(entries) if each.address), "")
 
 
 def check_bindings(entries: Sequence[str]) -> None:

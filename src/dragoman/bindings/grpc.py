@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from dragoman.bindings import pipeline
 from dragoman.bindings.access_log import GONE, AccessLine
 from dragoman.bindings.agent_endpoint import Endpoint, origin
+from dragoman.bindings.card_interfaces import grpc_address
 from dragoman.bindings.http_request import extensions_of
 from dragoman.bindings.pipeline import Decoded
 from dragoman.bindings.repeated_headers import check_single
@@ -292,7 +293,7 @@ class GrpcRequestInfo:
 
     def called(self, base: str) -> str:
         """See `RequestInfo`. Only the host of the address is known, and only from the settings."""
-        url = self.settings.grpc_url or self.settings.url
+        url = grpc_address(self.settings.bindings) or self.settings.url
         host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
         return f"//[{host}]{self.method}" if ":" in host else f"{host and '//'}{host}{self.method}"
 

@@ -40,7 +40,7 @@ class MetricsServer:
             )
         except (OSError, OverflowError) as error:
             raise Unavailable(
-                f"metrics_port: cannot listen on {self._host}:{self.port}: {error}"
+                f"metrics: cannot listen on {self._host}:{self.port}: {error}"
             ) from None
         self.port = self._server.sockets[0].getsockname()[1]
         return self

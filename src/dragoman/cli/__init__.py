@@ -13,6 +13,7 @@ from msgspec import Struct
 from dragoman import stores
 from dragoman._version import __version__
 from dragoman.server import load_settings, settings
+from dragoman.stores.url_options import OPTIONS, split
 
 DEFAULTS = {"store": stores.LOCAL}
 """The defaults that differ from those of `App`: tasks are stored in a file named after the
@@ -297,17 +298,35 @@ def _config(arguments: argparse.Namespace) -> int:
     chosen, sources = _options(arguments).resolve()
     values = chosen.masked()
     if arguments.json:
-        from dragoman.cli.text_table import json_text
+        from dragoman.cli.terminal_format import json_text
 
-        shown = {name: {"value": value, "source": sources[name]} for name, value in values.items()}
+        shown: dict[str, dict[str, Any]] = {
+            name: {"value": value, "source": sources[name]} for name, value in values.items()
+        }
+        shown["store"]["options"] = split(chosen.store)[1]
         print(json_text(json.dumps(shown, indent=2)))
         return 0
     for name, value in values.items():
-        line = f"# {name} =" if value is None else f"{name} = {settings.literal(name, value)}"
+        line = (
+            f"# {name} ="
+            if value is None
+            else f"{name} = {settings.literal(value, settings.DECLARED[name].unit)}"
+        )
         unset = settings.DECLARED[name].unset
         meaning = settings.meaning(name) + (f" (default: {unset})" if unset else "")
         print(f"{line.ljust(40)}  # ({sources[name]}) {meaning}")
+        if name == "store":
+            _show_store_options(chosen.store)
     return 0
+
+
+def _show_store_options(url: str) -> None:
+    """Print the options that the store can have in its URL."""
+    address, values = split(url)
+    for name, option in OPTIONS.get(address.partition(":")[0], {}).items():
+        line = f"#   ?{name}={option.text(values[name])}"
+        default = f"(default: {option.text(option.default)})"
+        print(f"{line.ljust(40)}  # {option.declared.help} {default}")
 
 
 def _demo(arguments: argparse.Namespace) -> int:

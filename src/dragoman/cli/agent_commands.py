@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.cli import Parser, UsageError, card_signatures, connect_options, examples
 from dragoman.cli.colors import BOLD, DIM, paint
 from dragoman.cli.db_parser import STATES
-from dragoman.cli.text_table import json_text, moment, plain, table, word
+from dragoman.cli.terminal_format import json_text, moment, plain, table, word
 from dragoman.dialects import v1_0
 from dragoman.model.approvals import ApprovalRequest
 from dragoman.model.types import AgentCard, Part, TaskState

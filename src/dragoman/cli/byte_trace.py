@@ -10,7 +10,7 @@ from contextlib import suppress
 from urllib.parse import unquote
 
 from dragoman.cli.colors import CYAN, DIM, YELLOW, paint
-from dragoman.cli.text_table import plain
+from dragoman.cli.terminal_format import plain
 from dragoman.client.credentials import masked, secrets
 from dragoman.telemetry.logs import MASK, SHORTEST
 

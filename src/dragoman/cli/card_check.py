@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.cli import UsageError, connect_options
 from dragoman.cli.colors import DIM, RED, YELLOW, paint
-from dragoman.cli.text_table import count, json_text, plain
+from dragoman.cli.terminal_format import count, json_text, plain
 
 if TYPE_CHECKING:
     from dragoman.client.discovery import Document

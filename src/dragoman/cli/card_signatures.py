@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 from dragoman.cli import Parser, UsageError, connect_options, examples
-from dragoman.cli.text_table import json_text, plain
+from dragoman.cli.terminal_format import json_text, plain
 
 if TYPE_CHECKING:
     from dragoman.client.trusted_keys import Book
@@ -190,7 +190,7 @@ def _show(book: Book) -> None:
 
 
 def _sign(arguments: argparse.Namespace) -> int:
-    from dragoman.security.canonical import parse
+    from dragoman.security.canonical_card import parse
     from dragoman.security.card_signatures import sign
 
     name = arguments.card

@@ -19,8 +19,8 @@ from typing import Any
 from dragoman.cli import UsageError, connect_options
 from dragoman.cli.agent_commands import CHAT, operation_text
 from dragoman.cli.colors import BOLD, CYAN, DIM, RED, YELLOW, paint
+from dragoman.cli.terminal_format import plain, word
 from dragoman.cli.terminal_output import Screen, error_text, exit_status
-from dragoman.cli.text_table import plain, word
 from dragoman.client import File, Unreachable
 from dragoman.client.sync import Client, Stream
 from dragoman.model.approvals import ApprovalRequest, answer

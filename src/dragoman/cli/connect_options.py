@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import UsageError
 from dragoman.cli.colors import RED, paint
-from dragoman.cli.text_table import Meter, plain, seconds
+from dragoman.cli.terminal_format import Meter, plain, seconds
 from dragoman.model.errors import A2AError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from dragoman.cli import UsageError, db_format
-from dragoman.cli.text_table import Meter, count, json_text, size
+from dragoman.cli.terminal_format import Meter, count, json_text, size
 from dragoman.model.caller import fault, long, owner_key, qualified
 from dragoman.model.types import TaskState
 from dragoman.stores import export_format

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from dragoman.cli.text_table import count, host, plain, size, table, when, word
+from dragoman.cli.terminal_format import count, host, plain, size, table, when, word
 from dragoman.model.caller import unqualified
 from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.types import (
@@ -21,14 +21,14 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.stores.admin import SavedValue, Waiting
+from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import MESSAGE, NOTIFICATION, TIME, WRITER
-from dragoman.stores.stored_head import StoredHead
 
 WIDE = 120
 """The maximum number of characters of a text in one line of a log."""
 
 
-def unread(row: StoredHead) -> int:
+def unread(row: SqlHead) -> int:
     """Return how many messages wait for a turn."""
     return max(len(row.inbox) - bool(row.holder), 0)
 
@@ -36,7 +36,7 @@ def unread(row: StoredHead) -> int:
 # -- values
 
 
-def head(row: StoredHead) -> dict[str, Any]:
+def head(row: SqlHead) -> dict[str, Any]:
     """Return the head of a log as a JSON object."""
     return {
         "id": row.id,
@@ -102,7 +102,7 @@ _KINDS: dict[type, str] = {
 # -- text
 
 
-def heads(rows: Sequence[StoredHead]) -> str:
+def heads(rows: Sequence[SqlHead]) -> str:
     """Format a table of tasks."""
     names = ["task", "state", "changed", "agent", "tenant", "realm", "owner"]
     names += ["context", "entries", "size"]
@@ -132,7 +132,7 @@ def webhooks(found: Sequence[Waiting]) -> str:
 
 
 def text(
-    row: StoredHead, task: Task, lines: Sequence[Waiting], saved: SavedValue | None
+    row: SqlHead, task: Task, lines: Sequence[Waiting], saved: SavedValue | None
 ) -> Iterator[str]:
     """Format a task, line by line."""
     state = "replied (there is no task)" if row.replied else word(row.state)
@@ -180,7 +180,7 @@ _AWAITED = {
 }
 
 
-def _waits(row: StoredHead) -> str:
+def _waits(row: SqlHead) -> str:
     """Describe what a suspended handler waits for; empty if it does not wait."""
     if row.ended or not (row.waits or row.due):
         return ""

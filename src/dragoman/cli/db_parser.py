@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from dragoman.cli import DEFAULTS, UsageError, examples, warn
-from dragoman.cli.text_table import duration, moment
+from dragoman.cli.terminal_format import duration, moment
 from dragoman.server import load_settings
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except (Missing, Broken, Unreadable) as error:
         words = str(error)
     except UnknownEntry as error:
-        words = f"{error}; set seal_keys as the server has it"
+        words = f"{error}; set encryption_keys as the server has it"
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -265,7 +265,7 @@ def _make(arguments: argparse.Namespace) -> Make:
         if chosen.store == stores.LOCAL:
             chosen = replace(chosen, store=stores.find_local())
         if arguments.command != "rename-owner":  # no other command decrypts anything
-            chosen = replace(chosen, seal_keys=())
+            chosen = replace(chosen, encryption_keys=())
         store = stores.connect(chosen)
     except (ImportError, ValueError) as error:
         raise UsageError(str(error)) from None

@@ -11,6 +11,7 @@ from types import FrameType
 
 import uvicorn
 
+from dragoman.bindings.card_interfaces import grpc_address
 from dragoman.cli import tls
 from dragoman.cli.connection_limits import ConnectionLimits, accept_pending, files
 from dragoman.cli.serve import hang_up, leave
@@ -196,7 +197,8 @@ def announce(app: App, port: int) -> None:
             secured = " (TLS)" if settings.cert else ""
             note = ", not on the card: `bindings` does not name GRPC"
             if endpoint.lists_grpc:
-                note = f", announced as {settings.grpc_url}" if settings.grpc_url else ""
+                announced = grpc_address(settings.bindings)
+                note = f", announced as {announced}" if announced else ""
             logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, secured, note)
     logger.info("tasks are kept in %s", app.store.name)
     if settings.serve_only:
@@ -207,7 +209,7 @@ def announce(app: App, port: int) -> None:
         logger.info(
             "webhooks are enabled; deliveries are %s, their stored secrets are %s",
             "signed" if settings.push_keys else "not signed",
-            "sealed" if settings.seal_keys else "not encrypted",
+            "encrypted" if settings.encryption_keys else "not encrypted",
         )
     logger.info("press Ctrl-C to stop")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import Parser, UsageError, connect_options, examples
 from dragoman.cli.agent_commands import WAITING, _interruptible
-from dragoman.cli.text_table import plain
+from dragoman.cli.terminal_format import plain
 from dragoman.model.errors import A2AError, InvalidParams
 from dragoman.model.json_schema import alternatives, kind_of, resolved
 

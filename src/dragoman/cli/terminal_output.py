@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.cli.colors import DIM, RED, hue, paint
-from dragoman.cli.text_table import json_text, plain, size, word
+from dragoman.cli.terminal_format import json_text, plain, size, word
 from dragoman.dialects import v1_0
 from dragoman.model.errors import A2AError
 from dragoman.model.events import Reply

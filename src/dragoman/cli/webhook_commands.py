@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import UsageError, connect_options, examples
 from dragoman.cli.colors import DIM, GREEN, RED, paint
+from dragoman.cli.terminal_format import json_text, plain, table
 from dragoman.cli.terminal_output import Screen, error_text
-from dragoman.cli.text_table import json_text, plain, table
 from dragoman.dialects import v1_0
 from dragoman.model.errors import A2AError
 from dragoman.model.types import AuthenticationInfo, TaskPushNotificationConfig

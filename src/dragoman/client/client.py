@@ -27,8 +27,8 @@ from dragoman.client.delegation import Delegation, Steps
 from dragoman.client.discovery import INSTALL, SPOKEN, CardCache, Cards, address, interfaces
 from dragoman.client.error_advice import explain
 from dragoman.client.inbox import Inbox
-from dragoman.client.kept_result import ERRORS, content_of, digest, known_card, once
 from dragoman.client.limits import DEFAULT, Limits, TooLarge
+from dragoman.client.logged_result import ERRORS, content_of, digest, known_card, once
 from dragoman.client.result import Result
 from dragoman.client.retry_pauses import PASSING, Pauses
 from dragoman.client.skills import RemoteSkill
@@ -45,7 +45,7 @@ from dragoman.client.transport import (
 from dragoman.client.trusted_keys import judge
 from dragoman.client.upload import File
 from dragoman.dialects.v0_3.card import UNSAID
-from dragoman.model import clock, content
+from dragoman.model import clock, to_parts
 from dragoman.model.errors import (
     A2AError,
     InternalError,
@@ -835,12 +835,12 @@ def _parts(said: Any, files: dict[str, File]) -> tuple[Part, ...]:
     """Convert content to parts. Files go to `files`, with a placeholder in the part."""
     items = said if isinstance(said, list | tuple) else [said]
     if not any(isinstance(item, File) for item in items):
-        return content.parts(said)
+        return to_parts.parts(said)
     found: list[Part] = []
     for item in items:
         if isinstance(item, File):
             files[item.sign] = item
             found.append(item.part())
         else:
-            found += content.parts(item)
+            found += to_parts.parts(item)
     return tuple(found)

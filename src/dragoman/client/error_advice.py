@@ -43,7 +43,7 @@ def _named(found: str, called: AgentInterface) -> str:
     """Say that the card names the address that was called, if it differs from the card's own."""
     if not found or origin(found) == origin(called.url):
         return ""
-    setting = "grpc_url" if called.protocol_binding.upper() == "GRPC" else "url"
+    setting = "bindings" if called.protocol_binding.upper() == "GRPC" else "url"
     return (
         f"the card at {found} contains this address; if it is wrong, correct it on the "
         f"server (in dragoman: the setting `{setting}`)"

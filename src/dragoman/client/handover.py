@@ -18,7 +18,7 @@ from dragoman.client.transport import (
     TransportRequest,
     read_all,
 )
-from dragoman.model import clock, content
+from dragoman.model import clock, to_parts
 from dragoman.model.errors import InvalidAgentResponse, restored
 from dragoman.model.handover import Handover
 from dragoman.model.types import Artifact, Metadata, TaskState
@@ -102,7 +102,7 @@ class HandedOverTask:
             artifact_id=id or clock.uuid7(),
             name=name,
             description=description,
-            parts=content.parts(value),
+            parts=to_parts.parts(value),
             metadata=metadata,
         )
         update = {"artifact": artifact, "lastChunk": True}
@@ -112,7 +112,7 @@ class HandedOverTask:
         """Add the next chunk of a streamed artifact. Each name is a separate artifact."""
         known = self._pieces.get(name)
         id = known or clock.uuid7()
-        artifact = Artifact(artifact_id=id, name="" if known else name, parts=content.parts(value))
+        artifact = Artifact(artifact_id=id, name="" if known else name, parts=to_parts.parts(value))
         update = {"artifact": artifact, "append": known is not None, "lastChunk": last}
         await self._send("POST", {"artifactUpdate": update})
         self._pieces[name] = id
@@ -120,7 +120,7 @@ class HandedOverTask:
     async def _status(self, state: TaskState, said: Any, metadata: Metadata | None) -> None:
         status: dict[str, Any] = {"state": state}
         if said is not None:
-            status["message"] = {"parts": content.parts(said)}
+            status["message"] = {"parts": to_parts.parts(said)}
         update = {"status": status, **({"metadata": metadata} if metadata else {})}
         await self._send("POST", {"statusUpdate": update})
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from dragoman.client.result import Result
 from dragoman.client.upload import File
-from dragoman.model import content
+from dragoman.model import to_parts
 from dragoman.model.errors import InvalidAgentResponse, InvalidParams
 from dragoman.model.json_schema import problems
-from dragoman.model.skill_schema import PARAMETER, RESULT, FileParameter, SkillSchema, schemas
+from dragoman.model.skill_extension import PARAMETER, RESULT, FileParameter, SkillSchema, schemas
 from dragoman.model.types import AgentCard, Part
 
 FILES = (File, Part, bytes, bytearray, memoryview)
@@ -46,7 +46,7 @@ class RemoteSkill(Struct, frozen=True, kw_only=True):
         data = {name: item for name, item in arguments.items() if name not in self.files}
         if self.input is not None:
             schema = {**self.input, "required": []} if partial else self.input
-            found += problems(schema, content.plain(data))
+            found += problems(schema, to_parts.plain(data))
         elif self.files and data:
             found += [(name, "is unknown") for name in data]
         for name, file in self.files.items():
@@ -72,7 +72,7 @@ class RemoteSkill(Struct, frozen=True, kw_only=True):
                 data[name] = value
         found: list[Part | File] = []
         if data or not files:
-            found.append(Part(data=content.plain(data)))
+            found.append(Part(data=to_parts.plain(data)))
         return found + files
 
 
@@ -122,7 +122,7 @@ def find(card: AgentCard, id: str) -> RemoteSkill:
 def _file(name: str, value: Any) -> Part | File:
     if isinstance(value, File):
         return File(value.path, name=value.name, media_type=value.media_type, parameter=name)
-    (part,) = content.parts(value)
+    (part,) = to_parts.parts(value)
     return replace(part, metadata={**(part.metadata or {}), PARAMETER: name})
 
 
@@ -140,12 +140,12 @@ def typed(skill: RemoteSkill, result: Result, returns: Any) -> Any:
             raise InvalidAgentResponse(f"{skill.id}: the result has no file with content")
         return raw
     parts = [part.data for part in result.parts if part.data is not UNSET]
-    data = content.whole(parts[0]) if parts else None
+    data = to_parts.whole(parts[0]) if parts else None
     if skill.wrapped and isinstance(data, dict):
         data = data.get(RESULT)
     if returns is UNSET:
         return data if parts else result.text or None
-    from dragoman.model.data_types import DataType, WrongData
+    from dragoman.model.parameter_types import DataType, WrongData
 
     try:
         return DataType(returns).convert(data)

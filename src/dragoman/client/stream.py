@@ -15,8 +15,8 @@ from dragoman.client.address_rules import NotAllowed
 from dragoman.client.binding import Expired, Order
 from dragoman.client.deadline import Limit, Progress
 from dragoman.client.fold import Event, Folding, progress_since
-from dragoman.client.kept_result import once
 from dragoman.client.limits import Meter, TooLarge
+from dragoman.client.logged_result import once
 from dragoman.client.result import Result
 from dragoman.client.retry_pauses import PASSING, Pauses
 from dragoman.client.transport import Silent, Unreachable

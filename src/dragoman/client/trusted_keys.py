@@ -22,7 +22,7 @@ from msgspec import Struct
 from dragoman.client.transport import origin
 from dragoman.model import clock
 from dragoman.model.errors import A2AError
-from dragoman.security.canonical import Document
+from dragoman.security.canonical_card import Document
 from dragoman.security.card_keys import CardKey
 from dragoman.security.card_signatures import (
     UNSIGNED,

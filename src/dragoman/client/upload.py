@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dragoman.client.transport import Body
-from dragoman.model.skill_schema import PARAMETER
+from dragoman.model.skill_extension import PARAMETER
 from dragoman.model.types import Part, SendMessageRequest, WireStruct
 
 PIECE = 3 << 16  # a multiple of three, so that base64 needs no padding

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from dragoman.cli.colors import BLUE, BOLD, CYAN, GREEN, RED, YELLOW, paint
-from dragoman.cli.text_table import plain, word
+from dragoman.cli.terminal_format import plain, word
 from dragoman.client import Result
 from dragoman.client.sync import Client, Stream
 from dragoman.model.errors import InvalidParams
@@ -144,7 +144,7 @@ def plan_trip(url: str, flight: Server) -> None:
     """Plan a trip with an agent that calls the other two; one of them is killed meanwhile."""
     title("Plan a trip: the travel agent asks the two others, and one is killed in the middle")
     with Client.connect(url) as agent:
-        said = "Plan a trip to Lisbon"
+        said = "Plan a trip to Lisbon for 5 nights"
         say(f"  you    {said}", CYAN)
         with agent.stream(said) as stream:
             follow(stream)

@@ -28,6 +28,8 @@ FORGOTTEN = 3600.0
 """Seconds for which the last card of an agent that does not respond is used."""
 FETCH = 10.0
 """Seconds that an agent has to show its card."""
+ATTEMPTS = 20
+"""How often a call is tried that fails: an agent that is started again is back by then."""
 AT_ONCE = 8
 """How many cards are fetched at the same time."""
 CARD = 4000
@@ -231,6 +233,7 @@ class Team:
         else:
             found = dict(self._options(target)) if isinstance(target, str) else {}
             found.setdefault("card_cache", self._cards)
+        found.setdefault("attempts", ATTEMPTS)
         return cast(Options, found)
 
     def _miss(self, target: Any, error: BaseException) -> None:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.model.types import AgentCard, AgentCardSignature
-from dragoman.security.canonical import Document, Form, canonical, covered, hollow, parse, read
+from dragoman.security.canonical_card import Document, Form, canonical, covered, hollow, parse, read
 from dragoman.security.card_keys import ALGORITHMS, CardKey, Source, key_set
 from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable
 

@@ -18,12 +18,12 @@ WHOLE = re.compile(re.escape(SEALED) + r"[0-9a-f]{8}:[A-Za-z0-9+/]+={0,2}")
 """An encrypted text from which nothing is missing."""
 
 
-class Unsealable(Exception):
+class Undecryptable(Exception):
     """An encrypted text cannot be decrypted. The message gives the reason and nothing of the
     text."""
 
 
-class Seal:
+class Encryption:
     """AES-256-GCM with the first key; the other keys only decrypt older texts. Without keys, texts
     stay as they are."""
 
@@ -32,14 +32,14 @@ class Seal:
         self._ciphers = {_name(raw): _cipher(raw) for raw in parsed}
 
     def __repr__(self) -> str:
-        return f"Seal({', '.join(self._ciphers)})"
+        return f"Encryption({', '.join(self._ciphers)})"
 
     @property
     def active(self) -> bool:
         """Whether there is a key."""
         return bool(self._ciphers)
 
-    def seal(self, text: str, about: str) -> str:
+    def encrypt(self, text: str, about: str) -> str:
         """Encrypt the text. Decryption needs a key and the same `about`."""
         if not self._ciphers:
             return PLAIN + text if text.startswith(MARK) else text
@@ -48,15 +48,15 @@ class Seal:
         hidden = cipher.encrypt(nonce, text.encode(), _bound(name, about))
         return f"{SEALED}{name}:{base64.b64encode(nonce + hidden).decode()}"
 
-    def open(self, text: str, about: str) -> str:
+    def decrypt(self, text: str, about: str) -> str:
         """Decrypt a text. A text that was stored without a key is returned as it is. Raises
-        Unsealable."""
+        Undecryptable."""
         if not text.startswith(MARK):
             return text
         if text.startswith(PLAIN):
             return text[len(PLAIN) :]
         if not text.startswith(SEALED):
-            raise Unsealable("a stored secret is encrypted in an unknown format")
+            raise Undecryptable("a stored secret is encrypted in an unknown format")
         name, _, rest = text[len(SEALED) :].partition(":")
         cipher = self._ciphers.get(name)
         if cipher is None:
@@ -65,13 +65,13 @@ class Seal:
                 if self._ciphers
                 else "missing"
             )
-            raise Unsealable(f"a stored secret is encrypted, but its key {name[:8]!r} is {have}")
+            raise Undecryptable(f"a stored secret is encrypted, but its key {name[:8]!r} is {have}")
         try:
             raw = base64.b64decode(rest, validate=True)
-            opened: bytes = cipher.decrypt(raw[:NONCE], raw[NONCE:], _bound(name, about))
-            return opened.decode()
+            plain: bytes = cipher.decrypt(raw[:NONCE], raw[NONCE:], _bound(name, about))
+            return plain.decode()
         except (ValueError, _invalid_tag()):
-            raise Unsealable(
+            raise Undecryptable(
                 "an encrypted secret was changed or moved from another place"
             ) from None
 
@@ -85,9 +85,9 @@ def _parse(number: int, text: str) -> bytes:
     try:
         raw = base64.b64decode(text.strip(), validate=True)
     except ValueError:
-        raise ValueError(f"seal key {number} must be base64") from None
+        raise ValueError(f"encryption key {number} must be base64") from None
     if len(raw) != 32:
-        raise ValueError(f"seal key {number} must have 32 bytes, not {len(raw)}")
+        raise ValueError(f"encryption key {number} must have 32 bytes, not {len(raw)}")
     return raw
 
 

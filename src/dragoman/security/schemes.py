@@ -36,7 +36,7 @@ from dragoman.model.types import (
     StringList,
 )
 from dragoman.security import cookie_header
-from dragoman.security.author_verifier import Verifier, Verify
+from dragoman.security.custom_verifier import Verifier, Verify
 from dragoman.security.realms import Mark, Tenants, check
 
 DIGEST = "sha256:"

@@ -13,14 +13,14 @@ from msgspec.structs import asdict, replace
 from dragoman import bells, stores
 from dragoman.agent.agent import Agent, AgentError
 from dragoman.bells.bell import Bell
-from dragoman.bindings import card, http, jsonrpc, protected_resource, task_secrets
-from dragoman.bindings.admission import Admission
+from dragoman.bindings import card, http, jsonrpc, protected_resource, task_callbacks
 from dragoman.bindings.agent_endpoint import METADATA, Endpoint, Identify, origin
-from dragoman.bindings.allowed_hosts import Hosts
 from dragoman.bindings.card_signing import JWKS
+from dragoman.bindings.header_checks import HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams
+from dragoman.bindings.trusted_hosts import TrustedHosts
 from dragoman.dialects import v1_0
 from dragoman.model.caller import Policy
 from dragoman.model.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavailable
@@ -160,7 +160,7 @@ class App:
         self.closing = Shutdown()
         self.streams = Streams(self.settings)
         self.bodies = BodyReader(self.settings)
-        self.hosts = Hosts(self.settings)
+        self.hosts = TrustedHosts(self.settings)
         """The host names that this server accepts. The server adds the address that it listens
         on."""
         self._limits = limits = wiring.limits(self.settings)
@@ -188,7 +188,7 @@ class App:
             for key, agent in self.agents.items()
         }
         single = next(iter(self.endpoints.values())).single
-        self._door = Admission(self.settings, self.hosts, single=single, limits=limits)
+        self._door = HeaderChecks(self.settings, self.hosts, single=single, limits=limits)
         self._only = None if several else next(iter(self.endpoints.values()))
 
     # -- requests
@@ -269,8 +269,8 @@ class App:
                 else protected_resource.find([endpoint], incoming, path)
             )
             return await protected_resource.serve(found, incoming)
-        if task_secrets.PATH.fullmatch(path):
-            return await task_secrets.serve(endpoint, incoming, path)
+        if task_callbacks.PATH.fullmatch(path):
+            return await task_callbacks.serve(endpoint, incoming, path)
         return await http.serve(endpoint, incoming, path)
 
     async def _without_agent(self, incoming: HTTPRequest, path: str) -> None:
@@ -450,8 +450,6 @@ class App:
         if self._told:
             return
         self._told = True
-        if self.settings.grpc_url and not any(e.lists_grpc for e in self.endpoints.values()):
-            logger.warning("grpc_url: is not on the card; add GRPC to `bindings`")
         gates = [endpoint.gate for endpoint in self.endpoints.values()]
         if self.unguarded or any(gate is not None and gate.open for gate in gates):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"

@@ -21,7 +21,6 @@ class AppOptions(TypedDict, total=False):
     ca: str
     ca_optional: bool
     grpc_port: int | None
-    grpc_url: str
     bindings: Sequence[str]
     versions: Sequence[str]
     trust_forwarded: bool
@@ -29,11 +28,8 @@ class AppOptions(TypedDict, total=False):
     trusted_proxies: Sequence[str]
     cors: Sequence[str]
     hsts: float
-    postgres_pool_size: int
-    migrate: bool
-    synchronous: Literal["full", "normal"]
     retention: float | None
-    seal_keys: Sequence[str]
+    encryption_keys: Sequence[str]
     idempotency: Literal["off", "authenticated", "always"]
     serve_only: bool
     max_running: int
@@ -54,15 +50,12 @@ class AppOptions(TypedDict, total=False):
     quota_tasks: int
     max_connections: int
     max_body: int
-    max_in_flight: int
     file_types: Sequence[str]
-    max_tasks: int
     max_task_bytes: int
     request_timeout: float
     blocking_timeout: float
     stall: float
-    metrics_port: int | None
-    metrics_host: str
+    metrics: int | str | None
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["text", "json"]
     access_log: bool

@@ -19,7 +19,7 @@ from dragoman.model.events import Entry, Private
 from dragoman.model.lifecycle import IllegalEvent
 from dragoman.model.task_secret import HANDED_OVER, WRITTEN
 from dragoman.model.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from dragoman.server.resume import message_at
+from dragoman.server.replay import message_at
 from dragoman.server.task_secrets import opened
 from dragoman.stores.store import WRITER, Claim, Head, Pause, Stale, Store
 

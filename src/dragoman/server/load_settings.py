@@ -10,18 +10,14 @@ import tomllib
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
-
-from dragoman.model.units import parse_duration, parse_size
 from dragoman.server.settings import (
     DECLARED,
-    DESCRIPTIONS,
     TABLES,
-    Setting,
     Settings,
     SettingsError,
+    convert,
     types,
 )
 
@@ -149,47 +145,12 @@ def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> 
         way = f"write [[{name}]] with two brackets" if toml else "give a list, even for one table"
         raise SettingsError(f"{where}: is one table, not a list of tables; {way}")
     try:
-        value = _without_units(value, DECLARED[name], strict=strict)
+        found = convert(value, kinds[name], DECLARED[name], strict=strict)
     except ValueError as error:
         raise SettingsError(f"{where}: {error}") from None
-    try:
-        found = msgspec.convert(value, kinds[name], strict=strict)
-    except msgspec.ValidationError as error:
-        if typing.get_origin(kinds[name]) is Literal:
-            known = ", ".join(map(str, typing.get_args(kinds[name])))
-            raise SettingsError(f"{where}: must be one of {known}; {DESCRIPTIONS[name]}") from None
-        raise SettingsError(f"{where}: {error}") from None
-    numbers = found if isinstance(found, tuple) else (found,)
-    if not all(number >= 0 for number in numbers if isinstance(number, int | float)):
-        raise SettingsError(f"{where}: must not be negative")
-    if DECLARED[name].positive and not found:
-        raise SettingsError(f"{where}: must be greater than 0")
-    most = DECLARED[name].maximum
-    if most is not None and isinstance(found, int) and found > most:
-        raise SettingsError(f"{where}: must be at most {most}, not {found}")
     if name in checks:
         try:
             checks[name](found)
         except ValueError as error:
             raise SettingsError(f"{where}{error}") from None
     return found
-
-
-def _without_units(value: Any, declared: Setting, *, strict: bool) -> Any:
-    """The value, with a number in place of a text such as 90m. Where a text cannot be a number,
-    as in a file, it needs a unit."""
-    if isinstance(value, list | tuple):
-        return [_without_units(item, declared, strict=strict) for item in value]
-    if declared.unit is None or not isinstance(value, str):
-        return value
-    if not strict and _is_number(value):
-        return value.strip()
-    return parse_duration(value) if declared.unit == "duration" else parse_size(value)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

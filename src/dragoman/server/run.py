@@ -1,7 +1,7 @@
 """The run of one turn, from its claim to its end.
 
-It belongs to a worker and knows only the part of it that `Working` declares. What it writes is in
-`run_log`, what it reads for its turn in `run_reads`.
+It belongs to a worker and knows only the part of it that `RunningWorker` declares. What it writes
+is in `run_writes`, what it reads for its turn in `run_reads`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from msgspec import Raw
 
 from dragoman.agent import durable
 from dragoman.agent.durable import CodeChanged, Journal, Suspended
+from dragoman.agent.durable_sends import DurableSends
 from dragoman.agent.handler import large
-from dragoman.agent.running import Over
-from dragoman.agent.sends import Sends
+from dragoman.agent.run_protocol import Over
 from dragoman.agent.turn import Turn
 from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, forgotten_count, forgotten_events
 from dragoman.agent.user_error import UserError
@@ -40,10 +40,10 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.server import context_order, delegated
-from dragoman.server.resume import SAVED, resumed
-from dragoman.server.run_log import WORKING, RunLog
+from dragoman.server.replay import SAVED, resumed
 from dragoman.server.run_reads import RunReads
-from dragoman.server.working import Working
+from dragoman.server.run_writes import WORKING, RunWrites
+from dragoman.server.worker_protocol import RunningWorker
 from dragoman.stores.store import (
     MESSAGE,
     NOTIFICATION,
@@ -92,7 +92,7 @@ def _message_ids(task: Task | None) -> frozenset[str]:
     return frozenset(message.message_id for message in messages if message.role is Role.AGENT)
 
 
-class Run(RunLog, RunReads):
+class Run(RunWrites, RunReads):
     """Processes one claim: runs the handler and appends its events.
 
     Events that a handler makes without a pause are appended together, as soon as it pauses.
@@ -108,7 +108,7 @@ class Run(RunLog, RunReads):
     handed_over = 0.0
     """How many seconds somebody else has to finish the task; 0 if it was not handed over."""
 
-    def __init__(self, worker: Working, claim: Claim) -> None:
+    def __init__(self, worker: RunningWorker, claim: Claim) -> None:
         head = claim.head
         self.worker = worker
         self.claim = claim
@@ -258,7 +258,7 @@ class Run(RunLog, RunReads):
             form=found.form,
         )
         if self.journal.form:
-            turn._sends = Sends(self.journal, found.begun, turn._note_send)
+            turn._sends = DurableSends(self.journal, found.begun, turn._note_send)
         turn._version = self.journal.declare(handler.version)
         if claim.head.canceling and handler.cancel is not None:
             self.journal.leave()

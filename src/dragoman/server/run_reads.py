@@ -15,8 +15,8 @@ from dragoman.model.errors import Unavailable
 from dragoman.model.events import Received
 from dragoman.model.types import Task
 from dragoman.server.conversation import conversation
-from dragoman.server.resume import message_at
-from dragoman.server.working import Working
+from dragoman.server.replay import message_at
+from dragoman.server.worker_protocol import RunningWorker
 from dragoman.stores.store import Claim, Query, Stale
 from dragoman.telemetry.logs import logger
 
@@ -32,7 +32,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 class RunReads:
     """The half of a run that reads."""
 
-    worker: Working
+    worker: RunningWorker
     claim: Claim
     turn: Turn
     lost: bool

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import Struct, field
 
-from dragoman.model.units import show_duration, show_size
+from dragoman.model.units import parse_duration, parse_size, show_duration, show_size
 
 # userinfo of each host in a URL, greedy up to its last @, and the query's password
 _PASSWORD = re.compile(r"((?:://|,)[^/@:,]*:)[^,]*@|([?&]password=)[^&]*")
@@ -132,15 +132,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         maximum=PORTS,
         unset="gRPC is not served",
     )
-    grpc_url: str = setting(
-        "",
-        "gRPC address on the card, host:port or a URL; `bindings` must list GRPC",
-        unset="the host of `url` or of the request, and the port of gRPC",
-    )
     bindings: tuple[str, ...] = setting(
         ("JSONRPC", "HTTP+JSON"),
         "bindings that the card lists, in this order: JSONRPC, HTTP+JSON, GRPC (needs "
-        "`grpc_port`); JSONRPC:/rpc sets the path. Other bindings are served, but not listed",
+        "`grpc_port`); JSONRPC:/rpc sets the path, GRPC:grpc.example:443 the address. Other "
+        "bindings are served, but not listed",
     )
     versions: tuple[str, ...] = setting(
         ("1.0", "0.3"), "protocol versions that the card lists, in this order"
@@ -169,30 +165,20 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # tasks
     store: str = setting(
         "memory:",
-        "where tasks are stored: memory:, sqlite:///file or postgresql://…",
+        "where tasks are stored, with options: memory:, sqlite:///file or postgresql://…",
         unset="memory:, and for `dragoman serve` a SQLite file named after the agents",
-    )
-    postgres_pool_size: int = setting(
-        8, "maximum number of connections to PostgreSQL", positive=True
-    )
-    migrate: bool = setting(
-        True, "update the tables of PostgreSQL at the start; if false, run `dragoman db migrate`"
     )
     bell: str = setting(
         "",
         "how replicas notify each other: memory:, postgresql://…, nats://… or redis://…",
         unset="what fits the store",
     )
-    synchronous: Literal["full", "normal"] = setting(
-        "full",
-        "what a commit in SQLite survives: full a power loss, normal only the end of the process",
-    )
     retention: float | None = duration(
         None,
         "how long a task is kept after its end; 0 is for ever",
         unset="1d in memory, for ever in a database",
     )
-    seal_keys: tuple[str, ...] = setting(
+    encryption_keys: tuple[str, ...] = setting(
         (),
         "keys that encrypt the secrets of webhooks and what handlers save in a database; the first "
         "one encrypts, all decrypt",
@@ -273,21 +259,16 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "connections. A low limit of open files lowers it",
         positive=True,
     )
-    max_body: int = size(16 * 1024 * 1024, "maximum size of a request body", positive=True)
-    max_in_flight: int = size(
-        256 * 1024 * 1024,
-        "maximum size of all large request bodies and responses in memory; one address gets half",
+    max_body: int = size(
+        16 * 1024 * 1024,
+        "maximum size of a request body; all large bodies and responses in memory may have 16 "
+        "times this size, those of one address half of that",
         positive=True,
     )
     file_types: tuple[str, ...] = setting(
         (),
         "media types that files in messages may have, also image/*",
         unset="what the agent accepts",
-    )
-    max_tasks: int = setting(
-        50_000,
-        "maximum number of tasks in the memory store; it deletes the oldest tasks",
-        positive=True,
     )
     max_task_bytes: int = size(
         MAX_TASK_BYTES,
@@ -308,13 +289,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         positive=True,
     )
     # monitoring
-    metrics_port: int | None = setting(
+    metrics: int | str | None = setting(
         None,
-        "port of /metrics, /healthz and /readyz; 0 picks a free port",
-        maximum=PORTS,
+        "port of /metrics, /healthz and /readyz on this machine, or its address, such as "
+        "0.0.0.0:9464; 0 picks a free port",
         unset="these pages are not served",
     )
-    metrics_host: str = setting("127.0.0.1", "address of `metrics_port`")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "lowest log level")
     log_format: Literal["text", "json"] = setting("text", "format of log lines")
     access_log: bool = setting(False, "log every request")
@@ -330,6 +310,16 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def header_timeout(self) -> float:
         """The time limit for request headers, and for a TLS handshake."""
         return self.request_timeout / 3
+
+    @property
+    def max_in_flight(self) -> int:
+        """The maximum size of all large request bodies and responses in memory."""
+        return 16 * self.max_body
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Where `metrics` are served, as host and port."""
+        return None if self.metrics is None else listen_address(self.metrics)
 
     @property
     def max_streams(self) -> int:
@@ -380,7 +370,7 @@ GROUPS = {
     "push": "Webhooks",
     "auth": "Callers and cards",
     "max_connections": "Limits of requests and tasks",
-    "metrics_port": "Monitoring",
+    "metrics": "Monitoring",
 }
 """The groups of settings, each by its first setting, in which documentation shows them."""
 
@@ -410,19 +400,69 @@ def meaning(name: str) -> str:
     )
 
 
+def convert(value: Any, kind: Any, declared: Setting, *, strict: bool = False) -> Any:
+    """Convert a value to the type of a setting, and check its limits. Without `strict` a text may
+    also stand for a number or a boolean. Raises ValueError."""
+    value = _without_units(value, declared, strict=strict)
+    try:
+        found = msgspec.convert(value, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        if typing.get_origin(kind) is not Literal:
+            raise ValueError(str(error)) from None
+        known = ", ".join(map(str, typing.get_args(kind)))
+        raise ValueError(f"must be one of {known}; {declared.help}") from None
+    numbers = found if isinstance(found, tuple) else (found,)
+    if not all(number >= 0 for number in numbers if isinstance(number, int | float)):
+        raise ValueError("must not be negative")
+    if declared.positive and not found:
+        raise ValueError("must be greater than 0")
+    if declared.maximum is not None and isinstance(found, int) and found > declared.maximum:
+        raise ValueError(f"must be at most {declared.maximum}, not {found}")
+    return found
+
+
+def _without_units(value: Any, declared: Setting, *, strict: bool) -> Any:
+    """The value, with a number in place of a text such as 90m. Where a text cannot be a number,
+    as in a file, it needs a unit."""
+    if isinstance(value, list | tuple):
+        return [_without_units(item, declared, strict=strict) for item in value]
+    if declared.unit is None or not isinstance(value, str):
+        return value
+    if not strict and _is_number(value):
+        return value.strip()
+    return parse_duration(value) if declared.unit == "duration" else parse_size(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def default_text(name: str) -> str:
     """The default of a setting, in words or as TOML writes it."""
-    default = getattr(Settings(), name)
-    return DECLARED[name].unset or literal(name, default)
+    declared = DECLARED[name]
+    return declared.unset or literal(getattr(Settings(), name), declared.unit)
 
 
-def literal(name: str, value: Any) -> str:
-    """The value of a setting as TOML writes it, durations and sizes with a unit."""
-    unit = DECLARED[name].unit
+def literal(value: Any, unit: str | None = None) -> str:
+    """A value as TOML writes it, durations and sizes with a unit."""
     show = show_duration if unit == "duration" else show_size
     if isinstance(value, tuple) and unit:
         return _toml([show(item) for item in value])
     return _toml((show(value) if value else 0) if unit else value)
+
+
+def listen_address(text: int | str) -> tuple[str, int]:
+    """Parse a port of this machine, or host:port. Raises ValueError."""
+    host, colon, number = str(text).rpartition(":")
+    if not number.isascii() or not number.isdecimal() or (colon and not host):
+        raise ValueError(f"{text!r} is neither a port nor an address such as 0.0.0.0:9464")
+    if int(number) > PORTS:
+        raise ValueError(f"the port must be at most {PORTS}, not {number}")
+    return host.strip("[]") or "127.0.0.1", int(number)
 
 
 def _toml(value: Any) -> str:

@@ -15,7 +15,8 @@ from dragoman.model.errors import Unavailable
 from dragoman.security.card_keys import CardKey
 from dragoman.security.limits import Limits, Proxies
 from dragoman.server.load_settings import Checks
-from dragoman.server.settings import Settings, SettingsError, table_secrets
+from dragoman.server.settings import Settings, SettingsError, listen_address, table_secrets
+from dragoman.stores import url_options
 from dragoman.stores.store import Store
 from dragoman.telemetry.logs import secret
 
@@ -64,10 +65,21 @@ def _check_proxies(networks: Sequence[str]) -> None:
         raise ValueError(str(error).removeprefix("proxies")) from None
 
 
+def _check_metrics(address: int | str | None) -> None:
+    """Raise ValueError if it is neither a port nor an address."""
+    if address is not None:
+        try:
+            listen_address(address)
+        except ValueError as error:
+            raise ValueError(f": {error}") from None
+
+
 CHECKS: Checks = {
     "auth": _check_auth,
     "bindings": check_bindings,
     "versions": check_versions,
+    "metrics": _check_metrics,
+    "store": url_options.check,
     "trusted_proxies": _check_proxies,
 }
 """Checks of settings beyond their types."""

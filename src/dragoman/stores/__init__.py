@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from dragoman import backends
 from dragoman.server.settings import Settings
+from dragoman.stores import url_options
 from dragoman.stores.store import Store
 
 LOCAL = "sqlite:"
@@ -17,8 +18,13 @@ LOCAL = "sqlite:"
 
 
 def connect(settings: Settings) -> Store:
-    """The store that the settings name; nothing is opened yet. ValueError."""
-    found: Store = backends.find("store", settings.store)(settings)
+    """Make the store that the settings name; it opens nothing yet. Raises ValueError."""
+    make = backends.find("store", settings.store)
+    try:
+        url_options.check(settings.store)
+    except ValueError as error:
+        raise ValueError(f"store{error}") from None
+    found: Store = make(settings)
     return found
 
 

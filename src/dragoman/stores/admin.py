@@ -12,8 +12,8 @@ from dragoman.model.events import Entry
 from dragoman.model.types import Task, TaskState
 from dragoman.stores.export_format import ExportedContext, ExportedTask
 from dragoman.stores.integrity import Progress
+from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import WebhookCursor
-from dragoman.stores.stored_head import StoredHead
 
 BATCH = 256
 """The most tasks that are written in one transaction."""
@@ -123,15 +123,15 @@ class StoreAdmin(Protocol):
         """How many tasks there are, and how many entries."""
         ...
 
-    def load(self, task: str) -> tuple[StoredHead, Task]:
+    def load(self, task: str) -> tuple[SqlHead, Task]:
         """The head of a log, and the task; Missing."""
         ...
 
-    def read(self, row: StoredHead, after: int = 0) -> Iterator[Entry]:
+    def read(self, row: SqlHead, after: int = 0) -> Iterator[Entry]:
         """The entries after a place."""
         ...
 
-    def tasks(self, choice: Choice) -> Sequence[StoredHead]:
+    def tasks(self, choice: Choice) -> Sequence[SqlHead]:
         """Born tasks, the latest status first."""
         ...
 
@@ -143,7 +143,7 @@ class StoreAdmin(Protocol):
         """Lines with something to deliver, those that were given up first."""
         ...
 
-    def webhooks(self, row: StoredHead) -> Sequence[Waiting]:
+    def webhooks(self, row: SqlHead) -> Sequence[Waiting]:
         """All lines of a task."""
         ...
 
@@ -166,7 +166,7 @@ class StoreAdmin(Protocol):
         out."""
         ...
 
-    def context_value(self, row: StoredHead) -> SavedValue | None:
+    def context_value(self, row: SqlHead) -> SavedValue | None:
         """What is known of the value of a task's context."""
         ...
 

@@ -147,7 +147,7 @@ def stub(id: str, task: str) -> Webhook:
 
 
 def secrets(webhook: Webhook, change: Callable[[str, str], str]) -> Webhook:
-    """The webhook with its secrets sealed, or opened."""
+    """The webhook with its secrets encrypted, or decrypted."""
     config = webhook.config
     about = f"{config.task_id}:{config.id}"
     token = change(config.token, about) if config.token else config.token

@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.model.caller import Scope
 from dragoman.model.conversation import ContextChanged
-from dragoman.security.encryption import MARK, WHOLE, Seal, Unsealable
+from dragoman.security.encryption import MARK, WHOLE, Encryption, Undecryptable
 from dragoman.stores.store import UnknownEntry
 
 _SAVER = re.compile(r".+:[1-9][0-9]*", re.DOTALL)
@@ -29,18 +29,22 @@ def next_version(found: tuple[int, str] | None, version: int, key: str) -> int:
     return current + 1
 
 
-def seal_value(value: bytes, scope: Scope, context: bytes, seal: Seal) -> bytes:
+def encrypt_value(value: bytes, scope: Scope, context: bytes, encryption: Encryption) -> bytes:
     """A value as it is stored, in the context with this digest."""
-    return seal.seal(value.decode(), _about(scope, context)).encode() if seal.active else value
+    return (
+        encryption.encrypt(value.decode(), _about(scope, context)).encode()
+        if encryption.active
+        else value
+    )
 
 
-def open_value(body: bytes, scope: Scope, context: bytes, seal: Seal) -> bytes:
+def decrypt_value(body: bytes, scope: Scope, context: bytes, encryption: Encryption) -> bytes:
     """The value that is stored as this; UnknownEntry if a key is missing."""
     if not encrypted(body):
         return body
     try:
-        return seal.open(body.decode(), _about(scope, context)).encode()
-    except (Unsealable, UnicodeDecodeError) as error:
+        return encryption.decrypt(body.decode(), _about(scope, context)).encode()
+    except (Undecryptable, UnicodeDecodeError) as error:
         raise UnknownEntry(f"the value of its context: {error}") from None
 
 

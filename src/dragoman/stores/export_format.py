@@ -1,7 +1,7 @@
 """The export format: one task as one line of JSON, the same for every store. The values of contexts
 are lines of their own.
 
-Entries, webhooks and values are what was stored; a secret that is sealed stays sealed. What
+Entries, webhooks and values are what was stored; an encrypted secret stays encrypted. What
 a store can make anew (counts, snapshots, places in a queue) is not in it, nor is anything that
 counts by one machine's clock: a claim arrives as one whose lease has run out.
 """
@@ -35,8 +35,8 @@ from dragoman.stores.codec import (
     digested,
 )
 from dragoman.stores.context_values import faults
+from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import GIVEN_UP, MESSAGE, WRITER, Webhook
-from dragoman.stores.stored_head import StoredHead
 
 FORMAT = 2
 """Told by every line, so that files can be joined. Format 1 had no private entries."""
@@ -217,7 +217,7 @@ def _canonical(dump: ExportedTask) -> ExportedTask:
 
 
 def dumped(
-    row: StoredHead,
+    row: SqlHead,
     entries: Sequence[Item],
     receipts: Sequence[Stub],
     webhooks: Sequence[ExportedWebhook],

@@ -12,10 +12,10 @@ from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.security.encryption import PLAIN, WHOLE
 from dragoman.stores.claim_order import HIGHEST
 from dragoman.stores.codec import KINDS, STATES, Outdated, entry, secrets, snapshot, webhook_of
-from dragoman.stores.damage import ASIDE, DECODING
 from dragoman.stores.export_format import VEIL, VEILED
+from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import NOTIFIED, WOKEN, WRITER
-from dragoman.stores.stored_head import StoredHead
+from dragoman.stores.unreadable_rows import ASIDE, DECODING
 
 BATCH = 256
 """How many tasks are looked at in one state of the store."""
@@ -102,7 +102,7 @@ class Beside(NamedTuple):
 
 
 def log(
-    row: StoredHead, entries: Iterable[tuple[int, int, int, bytes]], beside: Beside
+    row: SqlHead, entries: Iterable[tuple[int, int, int, bytes]], beside: Beside
 ) -> Iterator[str]:
     """The problems of one log, given as numbers, turns, kinds and bodies."""
     for problem in _log(row, entries, beside):
@@ -110,7 +110,7 @@ def log(
 
 
 def _log(
-    row: StoredHead, entries: Iterable[tuple[int, int, int, bytes]], beside: Beside
+    row: SqlHead, entries: Iterable[tuple[int, int, int, bytes]], beside: Beside
 ) -> Iterator[str]:
     for line in beside.lines:
         yield from (f"webhook {line.id}: {problem}" for problem in _line(row, line))
@@ -155,7 +155,7 @@ def _log(
         yield from _snapshot(row, found, *beside.snapshot)
 
 
-def _entries(row: StoredHead, found: Sequence[Entry]) -> Iterator[str]:
+def _entries(row: SqlHead, found: Sequence[Entry]) -> Iterator[str]:
     """Each entry is of this task, and of a turn that there was."""
     messages = set()
     for item in found:
@@ -178,7 +178,7 @@ def _entries(row: StoredHead, found: Sequence[Entry]) -> Iterator[str]:
             yield f"entry {item.number} belongs to turn {item.turn}, which does not exist"
 
 
-def _head(row: StoredHead, found: Sequence[Entry]) -> Iterator[str]:
+def _head(row: SqlHead, found: Sequence[Entry]) -> Iterator[str]:
     """The head says what the log says."""
     skill = changed = ""
     settled = 0
@@ -231,7 +231,7 @@ def _time(value: float) -> bool:
     return math.isfinite(value) and value >= 0
 
 
-def _cancels(row: StoredHead, canceling: bool) -> bool:
+def _cancels(row: SqlHead, canceling: bool) -> bool:
     """What is written when a canceled turn is let go is the end of this task."""
     if row.canceled is None:
         return not canceling
@@ -239,7 +239,7 @@ def _cancels(row: StoredHead, canceling: bool) -> bool:
     return canceling and event.task_id == row.id and event.status.state.terminal
 
 
-def _snapshot(row: StoredHead, found: Sequence[Entry], number: int, data: bytes) -> Iterator[str]:
+def _snapshot(row: SqlHead, found: Sequence[Entry], number: int, data: bytes) -> Iterator[str]:
     """A snapshot is the fold of the log up to its number; one of an older form is not used."""
     try:
         kept = snapshot(data, row.id, number, row.last)
@@ -276,7 +276,7 @@ def _stubs(stubs: Sequence[Stub], found: Sequence[Entry]) -> Iterator[str]:
             yield f"the digest of the receipt for entry {stub.number} is not valid"
 
 
-def _line(row: StoredHead, line: CursorRow) -> Iterator[str]:
+def _line(row: SqlHead, line: CursorRow) -> Iterator[str]:
     """A webhook can be read, and can be taken."""
     try:
         webhook = webhook_of(line.webhook, line.id, row.id)

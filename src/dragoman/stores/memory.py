@@ -21,10 +21,9 @@ from dragoman.model.events import CancelRequested, Entry, Private, Received
 from dragoman.model.lifecycle import IllegalEvent
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.server.settings import Settings
-from dragoman.stores import changes
+from dragoman.stores import log_changes
 from dragoman.stores.claim_order import Ranks
 from dragoman.stores.context_values import next_version
-from dragoman.stores.damage import KINDS
 from dragoman.stores.memory_log import Conversations, Log, TaskIndex
 from dragoman.stores.memory_queue import Queue
 from dragoman.stores.store import (
@@ -51,6 +50,8 @@ from dragoman.stores.store import (
     party,
 )
 from dragoman.stores.task_head import age
+from dragoman.stores.unreadable_rows import KINDS
+from dragoman.stores.url_options import split
 
 RETENTION = 24 * 3600.0
 """How long a task is kept after its end, by default."""
@@ -101,7 +102,7 @@ class MemoryStore:
         """See `Store.accept`. Here it has landed when the call returns."""
         future: asyncio.Future[Accepted] = self._future()
         try:
-            log, number, new = changes.accept(self, scope, draft, draft.webhook)
+            log, number, new = log_changes.accept(self, scope, draft, draft.webhook)
             received = draft.received if new else log.received(number)
             if new:
                 self._conversations.add(log, number, received.at)
@@ -175,11 +176,11 @@ class MemoryStore:
         undo: bool = False,
     ) -> Head:
         """See `Store.cancel`."""
-        return changes.cancel(self, scope, task, request, canceled, grace, receipt, undo)
+        return log_changes.cancel(self, scope, task, request, canceled, grace, receipt, undo)
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
-        changes.put_webhook(self, scope, webhook)
+        log_changes.put_webhook(self, scope, webhook)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
         """See `Store.webhooks`."""
@@ -242,7 +243,7 @@ class MemoryStore:
         """See `Store.append`. Here it has landed when the call returns."""
         future: asyncio.Future[bool] = self._future()
         try:
-            future.set_result(changes.append(self, claim, entries, release, pause))
+            future.set_result(log_changes.append(self, claim, entries, release, pause))
         except (Stale, IllegalEvent) as error:
             future.set_exception(error)
         return future
@@ -304,7 +305,7 @@ class MemoryStore:
         delay: float = 0.0,
     ) -> Head | None:
         """See `Store.revoke`."""
-        return changes.revoke(self, head, event, expired=expired, begun=begun, delay=delay)
+        return log_changes.revoke(self, head, event, expired=expired, begun=begun, delay=delay)
 
     async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
         """See `Store.wake`."""
@@ -318,11 +319,11 @@ class MemoryStore:
                 (tasks if log.scope.agent in agents else others).append(task)
         for task in others:
             heappush(self._due, (self._logs[task].due, task))
-        return changes.wake(self, tasks)
+        return log_changes.wake(self, tasks)
 
     async def wake_now(self, tasks: Collection[str]) -> Mapping[str, int]:
         """See `Store.wake_now`."""
-        return changes.wake_now(self, tasks)
+        return log_changes.wake_now(self, tasks)
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
@@ -638,6 +639,6 @@ def _at(received: Received) -> str:
 
 
 def store(settings: Settings) -> MemoryStore:
-    """The store that the settings name."""
+    """Make the store that the settings name. Raises ValueError."""
     kept = RETENTION if settings.retention is None else settings.retention
-    return MemoryStore(max_tasks=settings.max_tasks, retention=kept)
+    return MemoryStore(**split(settings.store)[1], retention=kept)

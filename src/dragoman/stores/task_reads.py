@@ -7,9 +7,9 @@ from typing import Any
 
 from dragoman.model.types import TaskState
 from dragoman.stores.codec import STATES
-from dragoman.stores.damage import Damage
+from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import Head, Record, Unreadable
-from dragoman.stores.stored_head import StoredHead
+from dragoman.stores.unreadable_rows import UnreadableRows
 
 SMALL = 64 * 1024
 """A log of fewer bytes is folded from its beginning; a larger one gets snapshots."""
@@ -35,7 +35,7 @@ class Folded(Record, frozen=True, gc=False):
         return self.broken or self.tail >= max(SMALL, self.snapshot)
 
 
-def counts(found: Iterable[Any], damage: Damage) -> dict[TaskState, int]:
+def counts(found: Iterable[Any], damage: UnreadableRows) -> dict[TaskState, int]:
     """Counts by state. One of an unknown state is reported as damage."""
     known = {}
     for state, number in found:
@@ -47,7 +47,7 @@ def counts(found: Iterable[Any], damage: Damage) -> dict[TaskState, int]:
 
 
 def heads(
-    rows: type[StoredHead], found: Iterable[Sequence[Any]]
+    rows: type[SqlHead], found: Iterable[Sequence[Any]]
 ) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
     """The heads of these columns; and the keys of those that cannot be read."""
     read: list[Head] = []

@@ -187,7 +187,7 @@ class Metrics:
             "agent",
         )
         self.lines = Gauge(
-            "dragoman_webhook_lines",
+            "dragoman_webhooks",
             "Webhooks with undelivered events: waiting or parked",
             *("agent", "state"),
         )

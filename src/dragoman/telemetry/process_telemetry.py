@@ -1,6 +1,6 @@
 """Metrics, spans and readiness of one process.
 
-Metrics are kept if `metrics_port` is set or OpenTelemetry has a meter provider. Spans are opened if
+Metrics are kept if `metrics` is set or OpenTelemetry has a meter provider. Spans are opened if
 OpenTelemetry has a tracer provider. Both are decided once, at the start.
 """
 
@@ -41,10 +41,10 @@ class Monitoring:
         """`running` returns the worker's runs, by task."""
         self.spans = otel.spans()
         self._exported = otel.metered()
-        wanted = settings.metrics_port is not None or self._exported
+        wanted = settings.metrics is not None or self._exported
         self.metrics = Metrics() if wanted else None
         self.health = StoreHealth(store)
-        self.board: MetricsServer | None = None
+        self.server: MetricsServer | None = None
         """The metrics server, if there is one."""
         self._settings = settings
         self._draining = draining
@@ -105,13 +105,13 @@ class Monitoring:
 
     async def __aenter__(self) -> Monitoring:
         self._stack.callback(self.health.close)
-        port = self._settings.metrics_port
-        if port is not None:
+        address = self._settings.metrics_address
+        if address is not None:
             pages = {"/metrics": self._figures, "/healthz": self._alive, "/readyz": self._ready}
-            board = MetricsServer(pages, self._settings.metrics_host, port)
-            self.board = await self._stack.enter_async_context(board)
-            where = f"{self._settings.metrics_host}:{board.port}"
-            logger.info("metrics at http://%s/metrics", where)
+            served = MetricsServer(pages, *address)
+            self.server = await self._stack.enter_async_context(served)
+            host = f"[{address[0]}]" if ":" in address[0] else address[0]
+            logger.info("metrics at http://%s:%d/metrics", host, served.port)
         if self._exported and self.metrics is not None:
             otel.publish(self.metrics.figures)
             self._stack.callback(otel.withdraw, self.metrics.figures)
@@ -119,7 +119,7 @@ class Monitoring:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
-        self.board = None
+        self.server = None
 
     async def run(self) -> None:
         """Refresh the values that OpenTelemetry reads by itself."""
@@ -137,7 +137,7 @@ class Monitoring:
         """The metrics page for Prometheus. Raises RuntimeError if no metrics are kept."""
         if self.metrics is None:
             raise RuntimeError(
-                "metrics are disabled: set metrics_port (0 picks a free port), or "
+                "metrics are disabled: set `metrics` (0 picks a free port), or "
                 "configure an OpenTelemetry meter provider before the application starts"
             )
         await self._look()

@@ -14,7 +14,7 @@ from dragoman.agent.turn import Turn
 from dragoman.agent.unyielded import EventNotYielded
 from dragoman.agent.user_error import UserError
 from dragoman.bells.memory import MemoryBell
-from dragoman.model import clock, content
+from dragoman.model import clock, to_parts
 from dragoman.model.caller import Call, Caller
 from dragoman.model.events import Entry, Event, Private, Received, Reply
 from dragoman.model.lifecycle import apply
@@ -69,7 +69,7 @@ def message(value: Any, *, skill: str = "", metadata: Mapping[str, Any] | None =
     return Message(
         message_id=clock.uuid7(),
         role=Role.USER,
-        parts=tuple(part for item in items for part in content.parts(item)),
+        parts=tuple(part for item in items for part in to_parts.parts(item)),
         metadata=merged or None,
     )
 

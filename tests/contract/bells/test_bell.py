@@ -154,9 +154,9 @@ def _url(kind: str, request: pytest.FixtureRequest) -> str:
         ("memory:", "memory:"),
         ("sqlite:///x.db", "memory:"),
         ("postgresql://u:p@h/d", "postgresql://u:p@h/d"),
-        ("postgresql://h/d?prepared=off", "postgresql://h/d"),
-        ("postgres://h/d?prepared=off&sslmode=require", "postgres://h/d?sslmode=require"),
-        ("postgresql://h/d?sslmode=require&prepared=off", "postgresql://h/d?sslmode=require"),
+        ("postgresql://h/d?prepared=false", "postgresql://h/d"),
+        ("postgres://h/d?prepared=false&sslmode=require", "postgres://h/d?sslmode=require"),
+        ("postgresql://h/d?sslmode=require&prepared=false", "postgresql://h/d?sslmode=require"),
     ],
 )
 def test_the_bell_that_fits_a_store(store: str, bell: str) -> None:

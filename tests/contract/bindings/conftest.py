@@ -97,7 +97,7 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             if request.param == "sqlite":
                 settings = {"store": f"sqlite:///{tmp_path}/{clock.uuid7()}.db", **settings}
             if request.param == "postgres":
-                settings = {"store": database(), "postgres_pool_size": 3, **settings}
+                settings = {"store": f"{database()}&pool_size=3", **settings}
             if "kind" in request.fixturenames and issubclass(request.getfixturevalue("kind"), Grpc):
                 settings = {"grpc_port": 0, **settings}
             bell = SilentBell() if request.param == "deaf" else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import grpc
@@ -17,7 +16,7 @@ from dragoman.server.load_settings import load
 from dragoman.server.settings import SettingsError
 from tests.contract.bindings.conftest import user
 from tests.harness.clients import Grpc
-from tests.harness.server import BINDINGS, serving
+from tests.harness.server import serving
 
 CARD = "/.well-known/agent-card.json"
 
@@ -68,8 +67,8 @@ async def test_grpc_is_served_and_not_listed_by_default() -> None:
 
 
 async def test_the_author_chooses_bindings_versions_and_their_order() -> None:
-    settings = {"bindings": ["grpc", "HTTP+JSON"], "versions": ["0.3", "1.0"]}
-    app = App(echo(), grpc_port=0, grpc_url="a.example:1", drain_timeout=0.0, **settings)
+    settings = {"bindings": ["grpc:a.example:1", "HTTP+JSON"], "versions": ["0.3", "1.0"]}
+    app = App(echo(), grpc_port=0, drain_timeout=0.0, **settings)
     assert await listed(app) == [
         ("GRPC", "0.3", "a.example:1"),
         ("HTTP+JSON", "0.3", "URL"),
@@ -146,7 +145,7 @@ async def test_a_signed_card_may_list_grpc_alone() -> None:
         ({"bindings": []}, r"^bindings: must name at least one of JSONRPC, HTTP\+JSON, GRPC$"),
         ({"bindings": ["JSONRPC", "SOAP"]}, r"^bindings\[1\]: 'SOAP' must be one of JSONRPC, "),
         ({"bindings": ["JSONRPC", "jsonrpc:/x"]}, r"^bindings\[1\]: JSONRPC is listed twice"),
-        ({"bindings": ["GRPC:/x"]}, r"^bindings\[0\]: gRPC has no paths; set grpc_url"),
+        ({"bindings": ["GRPC:/x"]}, r"^bindings\[0\]: gRPC has no paths, but may have an address"),
         ({"bindings": ["JSONRPC:rpc"]}, r"^bindings\[0\]: 'rpc' is not a path"),
         ({"bindings": ["JSONRPC:/a/../b"]}, r"^bindings\[0\]: .* is not a path"),
         ({"bindings": ["HTTP+JSON:/v1"]}, r"^bindings\[0\]: the protocol uses '/v1'"),
@@ -168,13 +167,3 @@ def test_what_no_card_can_list(settings: dict[str, Any], why: str) -> None:
 def test_a_wrong_binding_is_an_error_of_settings() -> None:
     with pytest.raises(SettingsError):
         App(echo(), bindings=["SOAP"])
-
-
-@pytest.mark.parametrize("bindings", [BINDINGS, BINDINGS[:2]])
-async def test_an_address_of_grpc_that_is_told_to_nobody(
-    bindings: tuple[str, ...], caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "dragoman"):
-        async with App(echo(), grpc_port=0, grpc_url="a.example:1", bindings=bindings):
-            pass
-    assert ("grpc_url: is not on the card" in caplog.text) is ("GRPC" not in bindings)

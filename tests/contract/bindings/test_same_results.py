@@ -76,7 +76,7 @@ def app(name: str) -> App:
         agent = agents.make()
         agent.extended_card(lambda caller, card: replace(card, description=caller.identity))
     if name == "tight":
-        small = OneStream(**settings, max_tasks=1, max_body=2000)
+        small = OneStream(**settings, store="memory:?max_tasks=1", max_body=2000)
         return App(agent, identify=identify, settings=small)
     return App(agent, identify=identify, **settings)
 

@@ -17,7 +17,7 @@ from dragoman.client import CardCache, Client, Trust, Unverified, discovery
 from dragoman.dialects.v1_0 import decode, encode
 from dragoman.model.caller import Caller
 from dragoman.model.types import AgentCard
-from dragoman.security.canonical import canonical
+from dragoman.security.canonical_card import canonical
 from dragoman.security.card_signatures import verify
 from dragoman.server.settings import SettingsError
 from tests.client.transports import Answer, Script

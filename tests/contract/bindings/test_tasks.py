@@ -371,7 +371,7 @@ async def test_versions(server: RunningApp, kind: type[Binding]) -> None:
 
 @pytest.mark.storeless  # it has one of its own
 async def test_a_full_store_refuses_and_loses_nothing(start: Start, kind: type[Binding]) -> None:
-    server = await start(max_tasks=2, store="memory:")
+    server = await start(store="memory:?max_tasks=2")
     client = server.client(kind)
     configuration = {"returnImmediately": True}
     for _ in range(2):

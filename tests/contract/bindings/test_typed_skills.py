@@ -9,7 +9,7 @@ import pytest
 from msgspec import Meta, Struct
 
 from dragoman import Agent, Part, Turn
-from dragoman.model.skill_schema import SKILL_SCHEMA
+from dragoman.model.skill_extension import SKILL_SCHEMA
 from tests.contract.bindings.conftest import Start, user
 from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, Grpc

@@ -18,7 +18,7 @@ from dragoman.client import Client
 from dragoman.model.caller import Call, Caller, Scope
 from dragoman.model.errors import Unavailable
 from dragoman.model.types import SendMessageRequest
-from dragoman.security.encryption import Seal, key
+from dragoman.security.encryption import Encryption, key
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.store import Claim, ContextValue, Stale, Store, UnknownEntry
 from dragoman.testing import SilentBell, message
@@ -231,7 +231,7 @@ async def test_memory_that_is_full_forgets_values_with_tasks(make: Make) -> None
 
 async def test_a_value_is_encrypted_with_a_key(make: Make) -> None:
     try:
-        store: Any = await make(seal=Seal([key()]))
+        store: Any = await make(encryption=Encryption([key()]))
     except TypeError:
         return  # memory writes nothing down
     one, two = await held(store, "t"), await held(store, "u", "d")
@@ -249,7 +249,7 @@ async def test_a_value_is_encrypted_with_a_key(make: Make) -> None:
         await store.context_value(one)
     await administer(store, lambda admin: admin.put_contexts(found, replace=True))
     assert await value(store, one) == b'"tell nobody"'
-    store._seal = Seal([key()])
+    store._encryption = Encryption([key()])
     with pytest.raises(UnknownEntry, match=r"its key .* is not among"):
         await store.context_value(one)
 
@@ -257,16 +257,16 @@ async def test_a_value_is_encrypted_with_a_key(make: Make) -> None:
 async def test_an_encrypted_value_goes_over_to_another_owner(make: Make) -> None:
     keys = [key()]
     try:
-        store: Any = await make(seal=Seal(keys))
+        store: Any = await make(encryption=Encryption(keys))
     except TypeError:
         return
     one = await held(store, "t")
     await store.save_context(one, b'"tell nobody"', 0, "t:1")
-    right, store._seal = store._seal, Seal(())
+    right, store._encryption = store._encryption, Encryption(())
     with pytest.raises(UnknownEntry, match=r"its key .* is missing"):
         await administer(store, lambda admin: admin.rename_owner("owner", "heir"))
     assert await store.head(SCOPE, "t")
-    store._seal = right
+    store._encryption = right
     await administer(store, lambda admin: admin.rename_owner("owner", "heir"))
     heir = await held(store, "u", scope=replace(SCOPE, owner="heir"))
     assert await value(store, heir) == b'"tell nobody"'
@@ -668,7 +668,7 @@ async def test_a_store_that_is_away_is_waited_for(store: Store, monkeypatch: Any
 
 async def test_a_value_without_its_key_postpones_the_turn(make: Make) -> None:
     try:
-        store: Any = await make(seal=Seal([key()]))
+        store: Any = await make(encryption=Encryption([key()]))
     except TypeError:
         return
 
@@ -681,12 +681,12 @@ async def test_a_value_without_its_key_postpones_the_turn(make: Make) -> None:
         talk = Memory(store, handle, skill={"durable": durable})
         context = f"c{durable}"
         await talk.say("save", context=context)
-        right, store._seal = store._seal, Seal([key()])
+        right, store._encryption = store._encryption, Encryption([key()])
         sent = await talk.say("look", context=context)
         await asyncio.gather(*talk.workers[-1]._returned)
         head = await talk.head(sent.head.id)
         assert (head.state, head.holder) == (TaskState.SUBMITTED, "")
-        store._seal = right
+        store._encryption = right
 
 
 # ---- without a bell -------------------------------------------------------------------------

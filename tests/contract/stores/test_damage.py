@@ -20,7 +20,7 @@ from dragoman.model.caller import Scope
 from dragoman.model.errors import TaskNotFound
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Part, TaskState
-from dragoman.stores import damage
+from dragoman.stores import unreadable_rows
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Query, Receipt, Stale, Store, Unreadable
@@ -162,7 +162,7 @@ async def test_a_head_holds_up_no_claim(
     await shelter.sql(f"UPDATE task SET {before_of(before, HEADS[what])} WHERE id = 'bad'")
     await pause()
     (head,) = await store.expired(["agent"], 9)
-    assert (head.id, head.holder) == ("bad", damage.ASIDE)
+    assert (head.id, head.holder) == ("bad", unreadable_rows.ASIDE)
     assert await store.revoke(head, None, expired=True)
     assert (await claim(store)).head.id == "bad", "it was repaired"
     assert (await store.census(["agent"]))["agent"].aside == 0
@@ -590,7 +590,7 @@ async def test_one_that_is_remembered_is_written_as_it_was(shelter: Shelter) -> 
 
 
 def test_the_same_is_logged_seldom(words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = damage.Damage()
+    found = unreadable_rows.UnreadableRows()
     for _ in range(3):
         found.found(Unreadable("head", "t", "why"), "set aside")
         found.found(Unreadable("log", "t", "why"))
@@ -598,10 +598,10 @@ def test_the_same_is_logged_seldom(words: Any, monkeypatch: pytest.MonkeyPatch) 
     assert words()[0] == (
         "task t: its head cannot be read: why; set aside; see `dragoman db check`"
     )
-    monkeypatch.setattr(damage, "REPEAT", -1.0)
+    monkeypatch.setattr(unreadable_rows, "REPEAT", -1.0)
     found.found(Unreadable("head", "t", "why"))
     assert found.counts["head"] == 2
-    monkeypatch.setattr(damage, "REPEAT", 600.0)
-    for number in range(2 * damage.REMEMBERED):
+    monkeypatch.setattr(unreadable_rows, "REPEAT", 600.0)
+    for number in range(2 * unreadable_rows.REMEMBERED):
         found.found(Unreadable("head", f"t{number}", "why"))
-    assert len(found._told) <= damage.REMEMBERED
+    assert len(found._told) <= unreadable_rows.REMEMBERED

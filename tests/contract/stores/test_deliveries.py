@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.model.caller import Scope
 from dragoman.model.events import Reply
-from dragoman.stores import delivery_turns
+from dragoman.stores import delivery_order
 from dragoman.stores.store import Store, WebhookCursor
 from tests.harness.stores import (
     LONG,
@@ -185,7 +185,7 @@ async def test_owners_that_are_passed_over(store: Store) -> None:
 async def test_a_walk_among_owners_goes_on_where_it_ended(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery_turns, "WALK", 3)
+    monkeypatch.setattr(delivery_order, "WALK", 3)
     for number in range(10):
         await followed(store, f"t{number}", scope=Scope("agent", "", f"owner{number}"))
     passing = {("", "owner3")}

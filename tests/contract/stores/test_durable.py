@@ -18,7 +18,7 @@ from dragoman.agent.durable import StepFailed, StepUncertain
 from dragoman.client import Client
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Private
-from dragoman.security.encryption import Seal, key
+from dragoman.security.encryption import Encryption, key
 from dragoman.server.maintenance import ATTEMPTS
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
@@ -552,7 +552,7 @@ async def test_private_values_are_encrypted_with_a_key(make: Make, tmp_path: Pat
         return f"{found}, {turn.saved}"
 
     try:
-        store = await make(seal=Seal([key()]))
+        store = await make(encryption=Encryption([key()]))
     except TypeError:
         return  # memory writes nothing down
     lives = Lives(handler, store)

@@ -459,7 +459,7 @@ async def test_a_send_whose_task_is_not_known_is_repeated(
         async with turn.connect(remote.url) as client:
             return (await client.send("gate")).text
 
-    monkeypatch.setattr("dragoman.agent.sends.Sends.begin", lambda *_: None)
+    monkeypatch.setattr("dragoman.agent.durable_sends.DurableSends.begin", lambda *_: None)
     lives = Lives(handler, store)
     task = (await lives.send()).head.id
     await lives.killed(remote.reached.wait())
@@ -718,8 +718,8 @@ async def test_a_cancel_of_a_send_that_a_dead_worker_began(
 @pytest.fixture
 def older(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Turns begin as an older version has them; call it to have the new version again."""
-    monkeypatch.setattr("dragoman.server.resume.FORM", 0)
-    return lambda: monkeypatch.setattr("dragoman.server.resume.FORM", durable.FORM)
+    monkeypatch.setattr("dragoman.server.replay.FORM", 0)
+    return lambda: monkeypatch.setattr("dragoman.server.replay.FORM", durable.FORM)
 
 
 async def test_turns_that_began_before(

@@ -246,7 +246,7 @@ async def test_a_claim_costs_the_same_whatever_waits_in_a_file(tmp_path: Path) -
 @pytest.fixture
 async def queue() -> AsyncIterator[PostgresStore]:
     """A store of one connection."""
-    store = PostgresStore(database(), size=1)
+    store = PostgresStore(database(), pool_size=1)
     await store.open()
     yield store
     await store.close()

@@ -23,7 +23,7 @@ from dragoman.bindings import jsonrpc
 from dragoman.client import discovery, sse
 from dragoman.conformance import card as checking
 from dragoman.model.errors import A2AError
-from dragoman.security import ApiKey, canonical, card_signatures
+from dragoman.security import ApiKey, canonical_card, card_signatures
 from dragoman.security.card_keys import CardKey
 from dragoman.webhooks.receiver import Receiver
 from tests.faults.test_bytes import FULL, echo
@@ -340,8 +340,8 @@ async def read(case: Case) -> None:
     if case.kind == CARD:
         for reading, allowed in (
             (lambda: discovery.decode(body, "here"), A2AError),
-            (lambda: canonical.parse(body), ValueError),
-            (lambda: canonical.canonical(body), ValueError),
+            (lambda: canonical_card.parse(body), ValueError),
+            (lambda: canonical_card.canonical(body), ValueError),
             (lambda: card_signatures.verify(body, [TRUSTED]), card_signatures.Unverified),
             (lambda: checking.check(body, url="https://h.example/x"), ()),
         ):
@@ -417,8 +417,7 @@ async def fuzz_targets(folder: Path) -> AsyncIterator[FuzzTargets]:
     guarded = App(
         agents[0],
         auth=ApiKey(header="X-Key", keys={"alice": "a-key", "mallory": "m-key"}),
-        store=f"sqlite:///{folder}/x.db",
-        synchronous="normal",
+        store=f"sqlite:///{folder}/x.db?synchronous=normal",
         trust_forwarded=True,
         hsts=60.0,
         cors=("https://page.example",),
@@ -426,7 +425,7 @@ async def fuzz_targets(folder: Path) -> AsyncIterator[FuzzTargets]:
         **shared,
     )
     # nobody says who they are there, so that whatever is asked for is everybody's
-    opened = App(agents[1], max_tasks=2000, **shared)
+    opened = App(agents[1], store="memory:?max_tasks=2000", **shared)
     listener = Listener()
     names = ("dragoman", "asyncio")
     for name in names:

@@ -15,8 +15,8 @@ import pytest
 
 from dragoman import Agent, Message, Part, TaskState, Turn
 from dragoman.agent.handler import SMALL, Handler
-from dragoman.model.data_types import DataType
 from dragoman.model.errors import InvalidParams
+from dragoman.model.parameter_types import DataType
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.server.loop_pacing import Pace
 from dragoman.telemetry.logs import TASK

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from dragoman import Agent, Caller, Message, Part, TaskState, Turn
 from dragoman.model.errors import InvalidParams
-from dragoman.model.skill_schema import SKILL_SCHEMA
+from dragoman.model.skill_extension import SKILL_SCHEMA
 from dragoman.testing import HandlerRun, local_client, message, run_handler
 
 DATA = "message.parts[0].data"

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from dragoman import Agent, Artifact, Message, Part, Turn
 from dragoman.model.json_schema import DIALECT
-from dragoman.model.skill_schema import SKILL_SCHEMA, FileParameter, SkillSchema, schemas
+from dragoman.model.skill_extension import SKILL_SCHEMA, FileParameter, SkillSchema, schemas
 from dragoman.testing import message
 
 

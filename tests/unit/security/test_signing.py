@@ -18,9 +18,9 @@ from msgspec import to_builtins
 from dragoman.dialects.v0_3.card import merged
 from dragoman.dialects.v1_0 import decode, encode
 from dragoman.model.types import AgentCard
-from dragoman.security import canonical as forms
+from dragoman.security import canonical_card as forms
 from dragoman.security import card_signatures
-from dragoman.security.canonical import canonical
+from dragoman.security.canonical_card import canonical
 from dragoman.security.card_keys import CardKey, key_set
 from dragoman.security.card_signatures import Trust, Unverified, sign, signed, verify
 from dragoman.security.egress import EgressRefused

@@ -22,6 +22,7 @@ from dragoman.server.settings import (
     default_text,
     meaning,
 )
+from dragoman.server.wiring import CHECKS
 from dragoman.stores import connect
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.postgres import PostgresStore
@@ -81,7 +82,7 @@ def options(name: str) -> tuple[Any, Any, Any]:
         return 11, 12, 13
     if kind in (float, float | None):
         return 1.5, 2.5, 3.0
-    if kind is str:
+    if kind in (str, int | str | None):
         return "a", "b", "c"
     if kind == tuple[str, ...]:
         return ("a",), ("b", "c"), ()
@@ -469,16 +470,33 @@ def test_a_choice_says_what_there_is_to_choose(name: str, words: str) -> None:
         load(texts={name: "4"}, environ={})
 
 
-@pytest.mark.parametrize("name", ["port", "grpc_port", "metrics_port"])
+@pytest.mark.parametrize("name", ["port", "grpc_port"])
 def test_the_highest_port(name: str) -> None:
     assert getattr(load({name: 65535}, environ={}), name) == 65535
     assert fault(arguments={name: 65536}) == f"{name}: must be at most 65535, not 65536"
+
+
+def test_where_metrics_are_served() -> None:
+    assert Settings().metrics_address is None
+    for given, address in (
+        (0, ("127.0.0.1", 0)),
+        ("9464", ("127.0.0.1", 9464)),
+        ("0.0.0.0:9464", ("0.0.0.0", 9464)),
+        ("[::1]:9464", ("::1", 9464)),
+    ):
+        found = load(texts={"metrics": str(given)}, environ={}, checks=CHECKS)
+        assert found.metrics_address == address
+        assert load({"metrics": given}, environ={}, checks=CHECKS).metrics_address == address
+    for given, why in (("x", "is neither a port nor"), (65536, "at most 65535"), (":1", "neither")):
+        with pytest.raises(SettingsError, match=f"^metrics: .*{why}"):
+            load({"metrics": given}, environ={}, checks=CHECKS)
 
 
 def test_limits_that_follow_from_settings() -> None:
     found = Settings()
     assert (found.header_timeout, found.max_streams, found.max_output) == (10.0, 10_000, 64 << 20)
     assert (found.quota_waiting, found.quota_streams, found.rate_burst) == (5000, 1000, 50)
+    assert (found.max_in_flight, Settings(max_body=100).max_in_flight) == (256 << 20, 1600)
     other = Settings(
         request_timeout=3, max_connections=7, max_task_bytes=400, quota_tasks=0, rate=80.0
     )

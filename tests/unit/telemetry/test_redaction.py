@@ -202,7 +202,7 @@ def test_a_long_line_takes_no_longer_than_it_should() -> None:
 
 def test_settings_know_their_secrets() -> None:
     found = Settings(
-        seal_keys=("sealsealseal",),
+        encryption_keys=("sealsealseal",),
         push_keys=("whsec_x",),
         store="postgresql://a:pa55word@h,b:other@i/x",
     )
@@ -231,7 +231,7 @@ async def test_a_canary_in_every_secret(tmp_path: Path, log: io.StringIO) -> Non
             identify=identify,
             push=True,
             push_keys=("whsec_" + "Y2FuYXJ5" * 4,),
-            seal_keys=(key,),
+            encryption_keys=(key,),
             egress_allow=("127.0.0.1",),
             push_retries=(0.05,),
             audit=True,

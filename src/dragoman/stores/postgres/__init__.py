@@ -19,14 +19,14 @@ from dragoman.model.errors import A2AError, TaskNotFound, Unavailable
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
-from dragoman.security.encryption import Seal, Unsealable
+from dragoman.security.encryption import Encryption, Undecryptable
 from dragoman.server.settings import MAX_TASK_BYTES, Settings
-from dragoman.stores import changes
+from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.claim_order import fair
 from dragoman.stores.codec import body, entry, secrets, webhook_of
-from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
-from dragoman.stores.delivery_turns import DeliveryTurns
+from dragoman.stores.delivery_order import DeliveryOrder
+from dragoman.stores.encrypted_values import decrypt_private, decrypted, encrypt_private
 from dragoman.stores.postgres import context_values, deliveries
 from dragoman.stores.postgres.pool import Pool, place
 from dragoman.stores.postgres.prune import MOST, OLD, SHARDS, START, forget_values, merge
@@ -35,7 +35,6 @@ from dragoman.stores.postgres.queue import CLAIM, Others
 from dragoman.stores.postgres.schema import Unusable, usable
 from dragoman.stores.postgres.transaction import MORE, NAMES, NOW, PostgresHead, Transaction
 from dragoman.stores.postgres.writer import Writer
-from dragoman.stores.sealed import open_private, seal_private, unsealed
 from dragoman.stores.store import (
     MANY,
     NOBODY,
@@ -62,6 +61,8 @@ from dragoman.stores.store import (
     party,
 )
 from dragoman.stores.task_reads import Folded
+from dragoman.stores.unreadable_rows import ASIDE, DECODING, PAUSE, UnreadableRows
+from dragoman.stores.url_options import split
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
@@ -124,9 +125,10 @@ class PostgresStore:
         *,
         retention: float = 0.0,
         max_task_bytes: int = MAX_TASK_BYTES,
-        seal: Seal | None = None,
-        size: int = 8,
+        encryption: Encryption | None = None,
+        pool_size: int = 8,
         migrate: bool = True,
+        prepared: bool = True,
     ) -> None:
         self.id = ""
         self.url = url
@@ -135,19 +137,19 @@ class PostgresStore:
         self.max_task_bytes = max_task_bytes
         self.migrate = migrate
         """Bring older tables up to date; else they are refused."""
-        self._damage = Damage()
+        self._damage = UnreadableRows()
         self.unreadable: Mapping[str, int] = self._damage.counts
-        self._seal = seal or Seal(())
-        self._link = Pool(url, size=size)
-        self.bell = self._link.url
-        self.name = place(self.bell)
+        self._encryption = encryption or Encryption(())
+        self._link = Pool(url, size=pool_size, prepared=prepared)
+        self.bell = url
+        self.name = place(url)
         self._shard = random.randrange(SHARDS)
         self._drained = -DRAINED
         """When we last looked for what waits, and took it all."""
         self._others = Others()
         self._turn = 0
         self._floor = 0.0
-        self._turns = DeliveryTurns()
+        self._turns = DeliveryOrder()
         self._swept = -math.inf
         self._merged = START
         self._working: set[asyncio.Future[Any]] = set()
@@ -156,7 +158,13 @@ class PostgresStore:
         """See `Store.admin`."""
         from dragoman.stores.postgres.admin import PostgresAdmin
 
-        return PostgresAdmin(self.url, write=write, create=create, seal=self._seal)
+        return PostgresAdmin(
+            self.url,
+            write=write,
+            create=create,
+            encryption=self._encryption,
+            prepared=self._link.prepared,
+        )
 
     async def open(self) -> None:
         """Connect, and bring the tables up to date."""
@@ -207,10 +215,10 @@ class PostgresStore:
     def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
         """See `Store.accept`."""
 
-        webhook = draft.webhook and self._sealed(draft.webhook)
+        webhook = draft.webhook and self._encrypted(draft.webhook)
 
         def work(transaction: Transaction) -> Duplicate | Callable[[], Accepted]:
-            row, number, new = changes.accept(transaction, scope, draft, webhook)
+            row, number, new = log_changes.accept(transaction, scope, draft, webhook)
             if not new:
                 return Duplicate(row.head(), row.key, number)
             # it may be claimed before it is written
@@ -312,7 +320,7 @@ class PostgresStore:
         """See `Store.cancel`."""
 
         work = partial(
-            changes.cancel,
+            log_changes.cancel,
             scope=scope,
             task=task,
             request=request,
@@ -327,7 +335,7 @@ class PostgresStore:
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
 
-        work = partial(changes.put_webhook, scope=scope, webhook=self._sealed(webhook))
+        work = partial(log_changes.put_webhook, scope=scope, webhook=self._encrypted(webhook))
         await self._writer.submit(work, webhook.config.task_id, owner=scope)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
@@ -340,13 +348,13 @@ class PostgresStore:
         )
         try:
             return [
-                self._opened(webhook_of(data, deliveries.named(id), task)) for data, id in found
+                self._decrypted(webhook_of(data, deliveries.named(id), task)) for data, id in found
             ]
         except DECODING as error:
             damage = Unreadable("webhook", task, error)
             self._damage.found(damage)
             raise damage from None
-        except Unsealable as error:
+        except Undecryptable as error:
             raise Unavailable(f"The webhooks of this task cannot be read: {error}") from None
 
     async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
@@ -470,7 +478,7 @@ class PostgresStore:
 
     async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
         """See `Store.private`."""
-        return open_private(await self._view.private(scope, task), task, self._seal)
+        return decrypt_private(await self._view.private(scope, task), task, self._encryption)
 
     def append(
         self,
@@ -482,10 +490,10 @@ class PostgresStore:
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
 
-        seal_private(entries, claim.head.id, self._seal)
+        encrypt_private(entries, claim.head.id, self._encryption)
 
         def work(transaction: Transaction) -> bool:
-            return changes.append(transaction, claim, entries, release, pause)
+            return log_changes.append(transaction, claim, entries, release, pause)
 
         if entries and entries[0].number:
             # it was tried before, and nobody knows whether it was written
@@ -515,11 +523,11 @@ class PostgresStore:
 
     async def context_value(self, claim: Claim) -> ContextValue | None:
         """See `Store.context_value`."""
-        return await context_values.read(self._link, claim.head.id, self._seal)
+        return await context_values.read(self._link, claim.head.id, self._encryption)
 
     async def save_context(self, claim: Claim, value: bytes, version: int, key: str) -> int:
         """See `Store.save_context`."""
-        return await context_values.save(self._link, claim, value, version, key, self._seal)
+        return await context_values.save(self._link, claim, value, version, key, self._encryption)
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """See `Store.renew`."""
@@ -554,7 +562,7 @@ class PostgresStore:
         """See `Store.revoke`."""
 
         work = partial(
-            changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
+            log_changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
         )
         try:
             return await self._writer.submit(work, head.id, fresh=True)
@@ -568,7 +576,7 @@ class PostgresStore:
         tasks = await self._view.due_tasks(agents, limit)
         for start in range(0, len(tasks), WOKEN_AT_ONCE):
             some = tasks[start : start + WOKEN_AT_ONCE]
-            work = partial(changes.wake, tasks=some)
+            work = partial(log_changes.wake, tasks=some)
             found += await self._writer.submit(work, *some, fresh=True)
         return found
 
@@ -576,7 +584,7 @@ class PostgresStore:
         """See `Store.wake_now`."""
         if not tasks:
             return {}
-        work = partial(changes.wake_now, tasks=tasks)
+        work = partial(log_changes.wake_now, tasks=tasks)
         return await self._writer.submit(work, *tasks, fresh=True)
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
@@ -654,7 +662,7 @@ class PostgresStore:
             found = await deliveries.due_lanes(self._link, self._turns, agents, rest, passing)
             if found:
                 taken += await deliveries.take_of(self._link, found, rest, lease, self._damage)
-        return [line for item in taken if (line := await unsealed(self, self._seal, item))]
+        return [line for item in taken if (line := await decrypted(self, self._encryption, item))]
 
     async def dispatched(
         self,
@@ -694,11 +702,11 @@ class PostgresStore:
         work.add_done_callback(self._working.discard)
         return work
 
-    def _sealed(self, webhook: Webhook) -> Webhook:
-        return secrets(webhook, self._seal.seal)
+    def _encrypted(self, webhook: Webhook) -> Webhook:
+        return secrets(webhook, self._encryption.encrypt)
 
-    def _opened(self, webhook: Webhook) -> Webhook:
-        return secrets(webhook, self._seal.open)
+    def _decrypted(self, webhook: Webhook) -> Webhook:
+        return secrets(webhook, self._encryption.decrypt)
 
 
 def _ended(head: Head) -> bool:
@@ -706,12 +714,12 @@ def _ended(head: Head) -> bool:
 
 
 def store(settings: Settings) -> PostgresStore:
-    """The store that the settings name."""
+    """Make the store that the settings name. Raises ValueError."""
+    url, options = split(settings.store)
     return PostgresStore(
-        settings.store,
+        url,
         retention=settings.retention or 0.0,
         max_task_bytes=settings.max_task_bytes,
-        seal=Seal(settings.seal_keys),
-        size=settings.postgres_pool_size,
-        migrate=settings.migrate,
+        encryption=Encryption(settings.encryption_keys),
+        **options,
     )

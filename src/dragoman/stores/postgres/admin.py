@@ -16,7 +16,7 @@ from dragoman.model.errors import A2AError, Unavailable
 from dragoman.model.events import Entry
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
-from dragoman.security.encryption import Seal
+from dragoman.security.encryption import Encryption
 from dragoman.stores.admin import (
     BATCH,
     HEAVY,
@@ -31,7 +31,6 @@ from dragoman.stores.admin import (
     Waiting,
 )
 from dragoman.stores.codec import STATES, entry, snapshot
-from dragoman.stores.damage import DECODING, Damage
 from dragoman.stores.export_format import ExportedContext, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.postgres import (
@@ -45,11 +44,12 @@ from dragoman.stores.postgres import (
 )
 from dragoman.stores.postgres.context_values import OF_TASK
 from dragoman.stores.postgres.deliveries import LINE, shown
-from dragoman.stores.postgres.pool import CONNECT, gone, options_of, place
+from dragoman.stores.postgres.pool import CONNECT, gone, place, reason
 from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
+from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import Unreadable
-from dragoman.stores.stored_head import StoredHead
+from dragoman.stores.unreadable_rows import DECODING, UnreadableRows
 
 T = TypeVar("T")
 
@@ -94,10 +94,17 @@ class PostgresAdmin:
     path: Path | None = None
 
     def __init__(
-        self, url: str, *, write: bool = False, create: bool = False, seal: Seal | None = None
+        self,
+        url: str,
+        *,
+        write: bool = False,
+        create: bool = False,
+        encryption: Encryption | None = None,
+        prepared: bool = True,
     ) -> None:
-        self._seal = seal or Seal(())
-        self.url, self._options = options_of(url)
+        self._encryption = encryption or Encryption(())
+        self.url = url
+        self._prepared = prepared
         self.name = place(self.url)
         self.version = VERSION
         self.write = write
@@ -122,7 +129,7 @@ class PostgresAdmin:
             asyncpg.connect(
                 self.url,
                 timeout=CONNECT,
-                statement_cache_size=0 if self._options.get("prepared") == "off" else 100,
+                statement_cache_size=100 if self._prepared else 0,
                 server_settings={"application_name": "dragoman db", "jit": "off"},
             )
         )
@@ -166,7 +173,7 @@ class PostgresAdmin:
         except Exception as error:
             if not (gone(error) or isinstance(error, asyncpg.PostgresError | ValueError)):
                 raise
-            raise Unavailable(f"{self.name}: {error or type(error).__name__}") from None
+            raise Unavailable(f"{self.name}: {reason(error)}") from None
 
     def _fetch(self, sql: str, *values: Any) -> list[Any]:
         return self._do(self._db.fetch(sql, *values))
@@ -195,11 +202,11 @@ class PostgresAdmin:
             raise Missing(f"there is no task {task} in {self.name}")
         return PostgresHead.restored(found[0])
 
-    def load(self, task: str) -> tuple[StoredHead, Task]:
+    def load(self, task: str) -> tuple[SqlHead, Task]:
         """The head of a log, and the task; Missing."""
         return self._do(self._load(task))
 
-    async def _load(self, task: str) -> tuple[StoredHead, Task]:
+    async def _load(self, task: str) -> tuple[SqlHead, Task]:
         async with self._db.transaction(isolation="repeatable_read", readonly=True):
             found = await self._db.fetch(_FIND, task) if "\0" not in task else []
             if not found:
@@ -220,17 +227,17 @@ class PostgresAdmin:
         except DECODING as error:
             raise Unreadable("log", row.id, error) from None
 
-    def read(self, row: StoredHead, after: int = 0) -> Iterator[Entry]:
+    def read(self, row: SqlHead, after: int = 0) -> Iterator[Entry]:
         """The entries after a place."""
         while found := self._fetch(_READ, row.key, after, BATCH):
             yield from _entries(row, found)
             after = found[-1][0]
 
-    def tasks(self, choice: Choice) -> list[StoredHead]:
+    def tasks(self, choice: Choice) -> list[SqlHead]:
         """Born tasks, the latest status first."""
         sql, values = latest(choice)
-        rows: list[StoredHead] = []
-        damage = Damage()
+        rows: list[SqlHead] = []
+        damage = UnreadableRows()
         for columns in self._fetch(sql, *values):
             try:
                 rows.append(PostgresHead.restored(columns))
@@ -262,7 +269,7 @@ class PostgresAdmin:
             )
         return found
 
-    def webhooks(self, row: StoredHead) -> Sequence[Waiting]:
+    def webhooks(self, row: SqlHead) -> Sequence[Waiting]:
         """All lines of a task."""
         return self._lines(f"{_WAITING} WHERE line.task = $1 ORDER BY line.id", row.key)
 
@@ -307,7 +314,7 @@ class PostgresAdmin:
                 if (value := transfer.exported(row, broken)) is not None:
                     yield value
 
-    def context_value(self, row: StoredHead) -> SavedValue | None:
+    def context_value(self, row: SqlHead) -> SavedValue | None:
         """What is known of the value of a task's context."""
         found = self._fetch(
             "SELECT value.version, value.saver, length(value.body) FROM task "
@@ -402,7 +409,7 @@ class PostgresAdmin:
         """See `PostgresAdmin.rename_owner`."""
         return self._do(
             change_owner.rename(
-                self._db, old, new, agent=agent, tenant=tenant, dry=dry, seal=self._seal
+                self._db, old, new, agent=agent, tenant=tenant, dry=dry, encryption=self._encryption
             )
         )
 
@@ -457,7 +464,7 @@ class PostgresAdmin:
             self._close()
 
 
-def _entries(row: StoredHead, found: Sequence[Any]) -> Iterator[Entry]:
+def _entries(row: SqlHead, found: Sequence[Any]) -> Iterator[Entry]:
     """The entries of these columns; Unreadable."""
     for columns in found:
         try:

@@ -7,9 +7,9 @@ from typing import Any
 
 from dragoman.dialects.v0_1 import PREFIX
 from dragoman.model.caller import Scope
-from dragoman.security.encryption import Seal
+from dragoman.security.encryption import Encryption
 from dragoman.stores.admin import Renamed
-from dragoman.stores.context_values import encrypted, open_value, seal_value
+from dragoman.stores.context_values import decrypt_value, encrypt_value, encrypted
 from dragoman.stores.postgres.context_values import DIGEST
 from dragoman.stores.postgres.schema import LANE
 from dragoman.stores.postgres.transaction import MORE
@@ -70,7 +70,14 @@ _LANES = (
 
 
 async def rename(
-    db: Any, old: str, new: str, *, agent: str | None, tenant: str | None, dry: bool, seal: Seal
+    db: Any,
+    old: str,
+    new: str,
+    *,
+    agent: str | None,
+    tenant: str | None,
+    dry: bool,
+    encryption: Encryption,
 ) -> Renamed:
     """Do it in one transaction; or only count. UnknownEntry if a value is encrypted and the key is
     missing."""
@@ -83,7 +90,7 @@ async def rename(
         doubles = sum(double for *_, double in values)
         if not dry:
             tasks = len(keys)
-            await _move_values(db, old, new, values, seal)
+            await _move_values(db, old, new, values, encryption)
             await db.execute(_DROP, old, new, keys)
             await db.execute(_RECEIPTS, old, new, keys)
             await db.execute(_MESSAGES, old, new, keys)
@@ -92,7 +99,9 @@ async def rename(
     return Renamed(tasks, receipts - dropped, dropped, named, len(values) - doubles, doubles)
 
 
-async def _move_values(db: Any, old: str, new: str, values: Sequence[Any], seal: Seal) -> None:
+async def _move_values(
+    db: Any, old: str, new: str, values: Sequence[Any], encryption: Encryption
+) -> None:
     """Give the values of contexts to another owner, whose own ones stay as they are."""
     for agent, tenant, context, double in values:
         where = (agent, tenant, context, old)
@@ -103,8 +112,8 @@ async def _move_values(db: Any, old: str, new: str, values: Sequence[Any], seal:
             f"SELECT body FROM context_value WHERE {_VALUE} FOR UPDATE", *where
         )
         if encrypted(body):  # it is bound to its owner
-            value = open_value(body, Scope(agent, tenant, old), context, seal)
-            body = seal_value(value, Scope(agent, tenant, new), context, seal)
+            value = decrypt_value(body, Scope(agent, tenant, old), context, encryption)
+            body = encrypt_value(value, Scope(agent, tenant, new), context, encryption)
         await db.execute(
             f"UPDATE context_value SET owner = $5, body = $6 WHERE {_VALUE}", *where, new, body
         )

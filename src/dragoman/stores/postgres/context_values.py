@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dragoman.model.caller import Scope
 from dragoman.model.conversation import ContextChanged
-from dragoman.security.encryption import Seal
+from dragoman.security.encryption import Encryption
 from dragoman.stores.codec import digested
-from dragoman.stores.context_values import open_value, seal_value
+from dragoman.stores.context_values import decrypt_value, encrypt_value
 from dragoman.stores.postgres.pool import Source
 from dragoman.stores.store import Claim, ContextValue, Stale
 
@@ -41,24 +41,24 @@ _CHANGE = f"""{_HELD}
 ) SELECT (SELECT count(*) FROM held), (SELECT version FROM saved)"""
 
 
-async def read(source: Source, task: str, seal: Seal) -> ContextValue | None:
+async def read(source: Source, task: str, encryption: Encryption) -> ContextValue | None:
     """The value of a task's context; UnknownEntry."""
     found = await source.fetch(_READ, task)
     if not found:
         return None
     *names, context, version, body = found[0]
-    return ContextValue(open_value(body, Scope(*names), context, seal), version)
+    return ContextValue(decrypt_value(body, Scope(*names), context, encryption), version)
 
 
 async def save(
-    source: Source, claim: Claim, value: bytes, version: int, key: str, seal: Seal
+    source: Source, claim: Claim, value: bytes, version: int, key: str, encryption: Encryption
 ) -> int:
     """See `Store.save_context`."""
     head = claim.head
     scope, context = head.scope, digested(head.context)
     while True:
         names = (scope.agent, scope.tenant, scope.owner)
-        body = seal_value(value, scope, context, seal)
+        body = encrypt_value(value, scope, context, encryption)
         statement = _CHANGE if version else _ADD
         ((held, new),) = await source.fetch(
             statement, head.id, claim.epoch, *names, version, key, body

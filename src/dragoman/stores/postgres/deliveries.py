@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from dragoman.model.caller import Scope
 from dragoman.stores.codec import stub, webhook_of
-from dragoman.stores.damage import DECODING, Damage
-from dragoman.stores.delivery_turns import DeliveryTurns, Lane
+from dragoman.stores.delivery_order import DeliveryOrder, Lane
 from dragoman.stores.postgres.pool import Pool, Source
 from dragoman.stores.postgres.schema import LANE
 from dragoman.stores.postgres.transaction import ASKED, NOW
 from dragoman.stores.store import Party, Unreadable, Webhook, WebhookCursor
+from dragoman.stores.unreadable_rows import DECODING, UnreadableRows
 
 LINE = (
     "line.task, line.id, task.agent, task.tenant, task.owner, task.id, line.webhook, "
@@ -110,7 +110,7 @@ def _line(columns: Any, webhook: Webhook) -> WebhookCursor:
 
 
 async def take(
-    link: Pool, agents: Collection[str], limit: int, lease: float, damage: Damage
+    link: Pool, agents: Collection[str], limit: int, lease: float, damage: UnreadableRows
 ) -> Sequence[WebhookCursor]:
     """Take those that are due, the longest first. Those that cannot be read are parked."""
     found: list[WebhookCursor] = []
@@ -122,7 +122,7 @@ async def take(
 
 
 async def take_of(
-    link: Pool, lanes: Sequence[Lane], limit: int, lease: float, damage: Damage
+    link: Pool, lanes: Sequence[Lane], limit: int, lease: float, damage: UnreadableRows
 ) -> Sequence[WebhookCursor]:
     """Take those that are due in these lanes, as many of each. Those that cannot be read are
     parked."""
@@ -137,7 +137,7 @@ async def take_of(
 
 
 async def _read(
-    link: Pool, taken: Iterable[Any], found: list[WebhookCursor], damage: Damage
+    link: Pool, taken: Iterable[Any], found: list[WebhookCursor], damage: UnreadableRows
 ) -> bool:
     """Read lines that were taken. Whether some cannot be read, and were parked: then there is room
     for others."""
@@ -154,7 +154,7 @@ async def _read(
 
 async def due_lanes(
     link: Pool,
-    turns: DeliveryTurns,
+    turns: DeliveryOrder,
     agents: Collection[str],
     limit: int,
     passing: Collection[Party],

@@ -7,11 +7,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 
 from dragoman.model.errors import A2AError, Unavailable
+from dragoman.stores import url_options
 from dragoman.stores.postgres.transaction import NOW
 from dragoman.telemetry.logs import logger
 
@@ -40,10 +41,11 @@ class Pool:
     """A pool of connections. When the database is away, whatever needs it fails at once, and
     works again when it is back."""
 
-    def __init__(self, url: str, *, size: int) -> None:
-        self.url, options = options_of(url)
+    def __init__(self, url: str, *, size: int, prepared: bool = True) -> None:
+        self.url = url
         self.size = size
-        self._cached = options.get("prepared", "on") != "off"
+        self.prepared = prepared
+        """Whether statements may be prepared."""
         self._named = "application_name" in dict(parse_qsl(urlsplit(url).query))
         self._pool: Any = None
         self._offset, self._synced = 0.0, -TICK
@@ -60,7 +62,7 @@ class Pool:
                 reset=_as_it_is,
                 # behind a pooler that hands out connections by the transaction, nothing prepared
                 # is there the next time
-                statement_cache_size=1000 if self._cached else 0,
+                statement_cache_size=1000 if self.prepared else 0,
                 server_settings={
                     **({} if self._named else {"application_name": "dragoman"}),
                     "statement_timeout": str(int(STATEMENT * 1000)),
@@ -76,9 +78,7 @@ class Pool:
             await self.close()
             if not (gone(error) or isinstance(error, asyncpg.PostgresError | ValueError)):
                 raise
-            raise Unavailable(
-                f"store: cannot connect to PostgreSQL: {error or type(error).__name__}"
-            ) from error
+            raise Unavailable(f"store: cannot connect to PostgreSQL: {reason(error)}") from error
 
     async def close(self) -> None:
         """Let go of all connections."""
@@ -233,13 +233,13 @@ def refused(error: BaseException) -> bool:
     )
 
 
-def options_of(url: str) -> tuple[str, dict[str, str]]:
-    """The URL without what is ours in it, and that: `prepared=off`."""
-    parts = urlsplit(url)
-    pairs = parse_qsl(parts.query, keep_blank_values=True)
-    ours = {name: value for name, value in pairs if name in ("prepared",)}
-    rest = [(name, value) for name, value in pairs if name not in ours]
-    return urlunsplit(parts._replace(query=urlencode(rest))), ours
+def reason(error: BaseException) -> str:
+    """Why a connection failed. The database refuses the options that it does not know; then the
+    text also names those of the store."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, asyncpg.UndefinedObjectError):
+        text += f"; options of the store are {url_options.names('postgresql')}"
+    return text
 
 
 def place(url: str) -> str:

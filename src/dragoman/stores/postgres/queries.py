@@ -15,12 +15,12 @@ from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
 from dragoman.stores import codec
 from dragoman.stores.codec import ARTIFACT, PRIVATE, entry, private
-from dragoman.stores.damage import ASIDE, DECODING, Damage
 from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.postgres.transaction import ASKED, COLUMNS, NAMES, NEXT, PostgresHead
 from dragoman.stores.store import LARGE, PAGE_BYTES, Census, Head, Page, Place, Query, Unreadable
 from dragoman.stores.task_head import age
 from dragoman.stores.task_reads import FIRST, SMALL, Folded, counts, heads
+from dragoman.stores.unreadable_rows import ASIDE, DECODING, UnreadableRows
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -124,7 +124,7 @@ class Gather(Generic[Q, A]):
 class Queries:
     """The readers."""
 
-    def __init__(self, link: Pool, damage: Damage) -> None:
+    def __init__(self, link: Pool, damage: UnreadableRows) -> None:
         self._link = link
         self._damage = damage
         self.head: Gather[tuple[Scope, str], Head | None] = Gather(self._heads)

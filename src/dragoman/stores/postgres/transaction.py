@@ -18,10 +18,10 @@ from dragoman.model.events import Entry
 from dragoman.stores.cache import Commit
 from dragoman.stores.claim_order import Ranks, Waiting
 from dragoman.stores.codec import RECEIVED, body, digested, encode
-from dragoman.stores.damage import Damage
 from dragoman.stores.postgres.schema import BLOCK, LANE
+from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import Draft, Receipt, Unreadable, Webhook
-from dragoman.stores.stored_head import StoredHead
+from dragoman.stores.unreadable_rows import UnreadableRows
 
 MOST = 2**31 - 1
 """The largest number that a column takes."""
@@ -36,10 +36,10 @@ NEXT = "CASE WHEN {0} ~ '^[0-9]{{1,9}}(,|$)' THEN split_part({0}, ',', 1)::int E
 MORE = f"least({{0}}, {MOST - 1}) + 1"
 """A number that has grown by 1. One that is too large does not fail the statement, either."""
 
-NAMES = StoredHead.FIXED + StoredHead.CHANGING
+NAMES = SqlHead.FIXED + SqlHead.CHANGING
 """The columns of a task, in the order of the table."""
 COLUMNS = ", ".join(f"task.{name}" for name in NAMES)
-_SET = ", ".join(f"{name} = u.{name}" for name in StoredHead.CHANGING if name != "lease")
+_SET = ", ".join(f"{name} = u.{name}" for name in SqlHead.CHANGING if name != "lease")
 
 FETCH = f"SELECT {COLUMNS} FROM task WHERE id = ANY($1::text[])"
 RECEIPTS = (
@@ -97,7 +97,7 @@ _COUNTED = """counted AS (
 )"""
 
 
-class PostgresHead(StoredHead):
+class PostgresHead(SqlHead):
     """A row of the database."""
 
     __slots__ = ("before", "leased")
@@ -128,7 +128,7 @@ class PostgresHead(StoredHead):
 class Transaction:
     """The rows that are in use, and what is to be written of them."""
 
-    def __init__(self, *, max_task_bytes: int, shard: int, damage: Damage) -> None:
+    def __init__(self, *, max_task_bytes: int, shard: int, damage: UnreadableRows) -> None:
         self.max_task_bytes = max_task_bytes
         self.shard = shard
         self.damage = damage

@@ -13,7 +13,6 @@ from dragoman.stores import context_values, export_format
 from dragoman.stores.admin import HEAVY, Differs, Fate, ValueFate
 from dragoman.stores.claim_order import Ranks, Waiting
 from dragoman.stores.codec import digested
-from dragoman.stores.damage import ASIDE
 from dragoman.stores.export_format import (
     ExportedContext,
     ExportedTask,
@@ -27,6 +26,7 @@ from dragoman.stores.postgres.queue import probe
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
 from dragoman.stores.store import Unreadable
+from dragoman.stores.unreadable_rows import ASIDE
 
 BATCH = 64
 """How many tasks are read in one state of the database."""

@@ -13,11 +13,11 @@ import asyncpg
 from dragoman.model.caller import Scope
 from dragoman.model.errors import A2AError, InvalidParams, Unavailable
 from dragoman.model.lifecycle import IllegalEvent
+from dragoman.stores.batched_write import Job
 from dragoman.stores.cache import Commit
 from dragoman.stores.postgres.pool import Pool, gone, refused
 from dragoman.stores.postgres.queue import probe
 from dragoman.stores.postgres.transaction import Transaction
-from dragoman.stores.shared_write import Job
 from dragoman.telemetry.logs import logger
 
 T = TypeVar("T")

@@ -25,14 +25,13 @@ from dragoman.model.errors import TaskNotFound, Unavailable
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
-from dragoman.security.encryption import Seal, Unsealable
+from dragoman.security.encryption import Encryption, Undecryptable
 from dragoman.server.settings import MAX_TASK_BYTES, Settings
-from dragoman.stores import changes
+from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
-from dragoman.stores.damage import Damage
-from dragoman.stores.delivery_turns import DeliveryTurns, Lane
-from dragoman.stores.sealed import open_private, seal_private, unsealed
+from dragoman.stores.delivery_order import DeliveryOrder, Lane
+from dragoman.stores.encrypted_values import decrypt_private, decrypted, encrypt_private
 from dragoman.stores.sqlite import context_values, deliveries
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.lock import Lock
@@ -64,6 +63,8 @@ from dragoman.stores.store import (
     WebhookCursor,
 )
 from dragoman.stores.task_reads import Folded
+from dragoman.stores.unreadable_rows import UnreadableRows
+from dragoman.stores.url_options import split
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class SqliteStore:
         synchronous: str = "full",
         retention: float = 0.0,
         max_task_bytes: int = MAX_TASK_BYTES,
-        seal: Seal | None = None,
+        encryption: Encryption | None = None,
         driver: Driver = STANDARD,
     ) -> None:
         self.path = Path(path)
@@ -107,13 +108,13 @@ class SqliteStore:
         """How long a task is kept after its end; 0 is for ever."""
         self.max_task_bytes = max_task_bytes
         self.driver = driver
-        self._seal = seal or Seal(())
-        self._damage = Damage()
+        self._encryption = encryption or Encryption(())
+        self._damage = UnreadableRows()
         self.unreadable: Mapping[str, int] = self._damage.counts
         self._open: list[Any] = []
         self._folding: set[asyncio.Future[None]] = set()
         self._floor = 0.0
-        self._turns = DeliveryTurns()
+        self._turns = DeliveryOrder()
         self._swept = -math.inf
         self._turn = 0
 
@@ -121,7 +122,7 @@ class SqliteStore:
         """See `Store.admin`."""
         from dragoman.stores.sqlite.admin import SqliteAdmin
 
-        return SqliteAdmin(self.path, write=write, create=create, seal=self._seal)
+        return SqliteAdmin(self.path, write=write, create=create, encryption=self._encryption)
 
     async def open(self) -> None:
         """Take the file, bring its tables up to date, and let go what a dead server held."""
@@ -196,10 +197,10 @@ class SqliteStore:
     def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
         """See `Store.accept`."""
 
-        webhook = draft.webhook and self._sealed(draft.webhook)
+        webhook = draft.webhook and self._encrypted(draft.webhook)
 
         def work(transaction: Transaction) -> Accepted:
-            row, number, new = changes.accept(transaction, scope, draft, webhook)
+            row, number, new = log_changes.accept(transaction, scope, draft, webhook)
             received = draft.received if new else transaction.received(row, number)
             return Accepted(row.head(), number, received, new)
 
@@ -278,7 +279,7 @@ class SqliteStore:
         """See `Store.cancel`."""
 
         work = partial(
-            changes.cancel,
+            log_changes.cancel,
             scope=scope,
             task=task,
             request=request,
@@ -291,7 +292,7 @@ class SqliteStore:
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
-        work = partial(changes.put_webhook, scope=scope, webhook=self._sealed(webhook))
+        work = partial(log_changes.put_webhook, scope=scope, webhook=self._encrypted(webhook))
         await self._writer.submit(work)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
@@ -301,8 +302,8 @@ class SqliteStore:
             raise TaskNotFound
         found = self._now(lambda view: view.webhooks(row))
         try:
-            return [self._opened(webhook) for webhook in found]
-        except Unsealable as error:
+            return [self._decrypted(webhook) for webhook in found]
+        except Undecryptable as error:
             raise Unavailable(f"The webhooks of this task cannot be read: {error}") from None
 
     async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
@@ -402,7 +403,7 @@ class SqliteStore:
     async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
         """See `Store.private`."""
         found = await self._read(lambda view: view.private(task, scope))
-        return open_private(found, task, self._seal)
+        return decrypt_private(found, task, self._encryption)
 
     def append(
         self,
@@ -414,15 +415,15 @@ class SqliteStore:
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
 
-        seal_private(entries, claim.head.id, self._seal)
+        encrypt_private(entries, claim.head.id, self._encryption)
         return self._writer.submit(
-            lambda transaction: changes.append(transaction, claim, entries, release, pause)
+            lambda transaction: log_changes.append(transaction, claim, entries, release, pause)
         )
 
     async def context_value(self, claim: Claim) -> ContextValue | None:
         """See `Store.context_value`."""
-        task, seal = claim.head.id, self._seal
-        return await self._read(lambda view: context_values.read(view.db, task, seal))
+        task, encryption = claim.head.id, self._encryption
+        return await self._read(lambda view: context_values.read(view.db, task, encryption))
 
     async def save_context(self, claim: Claim, value: bytes, version: int, key: str) -> int:
         """See `Store.save_context`."""
@@ -433,7 +434,7 @@ class SqliteStore:
                 value=value,
                 version=version,
                 key=key,
-                seal=self._seal,
+                encryption=self._encryption,
             )
         )
 
@@ -491,7 +492,7 @@ class SqliteStore:
         """See `Store.revoke`."""
 
         work = partial(
-            changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
+            log_changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
         )
         try:
             return await self._writer.submit(work)
@@ -502,11 +503,13 @@ class SqliteStore:
     async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
         """See `Store.wake`."""
         tasks = await self._read(lambda view: view.due_tasks(agents, limit))
-        return await self._writer.submit(partial(changes.wake, tasks=tasks)) if tasks else {}
+        return await self._writer.submit(partial(log_changes.wake, tasks=tasks)) if tasks else {}
 
     async def wake_now(self, tasks: Collection[str]) -> Mapping[str, int]:
         """See `Store.wake_now`."""
-        return await self._writer.submit(partial(changes.wake_now, tasks=tasks)) if tasks else {}
+        return (
+            await self._writer.submit(partial(log_changes.wake_now, tasks=tasks)) if tasks else {}
+        )
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
@@ -571,7 +574,7 @@ class SqliteStore:
             ]
             work = partial(deliveries.take_of, lanes=found, limit=rest, lease=lease)
             taken += await self._writer.submit(work) if found else ()
-        return [line for item in taken if (line := await unsealed(self, self._seal, item))]
+        return [line for item in taken if (line := await decrypted(self, self._encryption, item))]
 
     async def _due_lanes(
         self, agent: str, limit: int, passing: Collection[Party]
@@ -666,11 +669,11 @@ class SqliteStore:
 
         self._writer.submit(work).add_done_callback(lambda future: future.exception())
 
-    def _sealed(self, webhook: Webhook) -> Webhook:
-        return secrets(webhook, self._seal.seal)
+    def _encrypted(self, webhook: Webhook) -> Webhook:
+        return secrets(webhook, self._encryption.encrypt)
 
-    def _opened(self, webhook: Webhook) -> Webhook:
-        return secrets(webhook, self._seal.open)
+    def _decrypted(self, webhook: Webhook) -> Webhook:
+        return secrets(webhook, self._encryption.decrypt)
 
 
 def _take(
@@ -700,18 +703,19 @@ def _take(
 
 
 def store(settings: Settings) -> SqliteStore:
-    """The store that the settings name; ValueError."""
-    rest = settings.store.partition(":")[2]
+    """Make the store that the settings name. Raises ValueError."""
+    url, options = split(settings.store)
+    rest = url.partition(":")[2]
     path = rest.removeprefix("///")
     if not path or path.startswith((":", "//")) or (rest.startswith("//") and path == rest):
         raise ValueError(
-            f"store: {settings.store!r} names no file; write sqlite:///tasks.db for one in the "
+            f"store: {url!r} names no file; write sqlite:///tasks.db for one in the "
             "working directory, or sqlite:////var/lib/tasks.db"
         )
     return SqliteStore(
         path,
-        synchronous=settings.synchronous,
+        **options,
         retention=settings.retention or 0.0,
         max_task_bytes=settings.max_task_bytes,
-        seal=Seal(settings.seal_keys),
+        encryption=Encryption(settings.encryption_keys),
     )

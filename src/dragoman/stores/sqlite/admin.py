@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Entry
 from dragoman.model.types import Task, TaskState
-from dragoman.security.encryption import Seal
+from dragoman.security.encryption import Encryption
 from dragoman.stores.admin import (
     BATCH,
     HEAVY,
@@ -38,6 +38,7 @@ from dragoman.stores.admin import (
 from dragoman.stores.codec import STATES
 from dragoman.stores.export_format import ExportedContext, ExportedTask
 from dragoman.stores.integrity import Progress
+from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.sqlite import RECEIPTS, change_owner, schema, transfer
 from dragoman.stores.sqlite.context_values import OF_TASK, any_there
 from dragoman.stores.sqlite.deliveries import LINE, shown
@@ -48,7 +49,6 @@ from dragoman.stores.sqlite.queries import Queries
 from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
 from dragoman.stores.sqlite.transaction import OLD, Old, SqliteHead, Transaction, named
 from dragoman.stores.store import Unreadable
-from dragoman.stores.stored_head import StoredHead
 
 PAGES = 1024
 """How many pages a backup copies at once."""
@@ -60,10 +60,15 @@ class SqliteAdmin:
     db: sqlite3.Connection
 
     def __init__(
-        self, path: Path, *, write: bool = False, create: bool = False, seal: Seal | None = None
+        self,
+        path: Path,
+        *,
+        write: bool = False,
+        create: bool = False,
+        encryption: Encryption | None = None,
     ) -> None:
         self.path = path
-        self._seal = seal or Seal(())
+        self._encryption = encryption or Encryption(())
         self.name = str(path)
         self.version = VERSION
         self.write = write
@@ -111,7 +116,7 @@ class SqliteAdmin:
             raise Missing(f"there is no task {task} in {self.path}")
         return row
 
-    def load(self, task: str) -> tuple[StoredHead, Task]:
+    def load(self, task: str) -> tuple[SqlHead, Task]:
         """The head of a log, and the task; Missing."""
         row, folded = self.find(task), Queries(self.db).load(task)
         if folded is None:
@@ -145,7 +150,7 @@ class SqliteAdmin:
         """See `transfer.contexts`."""
         return transfer.contexts(self.db, broken, agent=agent, since=since)
 
-    def context_value(self, row: StoredHead) -> SavedValue | None:
+    def context_value(self, row: SqlHead) -> SavedValue | None:
         """What is known of the value of a task's context."""
         found = fetch(
             self.db,
@@ -154,7 +159,7 @@ class SqliteAdmin:
         )
         return SavedValue(*found[0]) if found else None
 
-    def read(self, row: StoredHead, after: int = 0) -> Iterator[Entry]:
+    def read(self, row: SqlHead, after: int = 0) -> Iterator[Entry]:
         """The entries after a place."""
         view = Queries(self.db)
         while found := view.read(row.id, row.key, after, BATCH, private=True):
@@ -213,7 +218,7 @@ class SqliteAdmin:
             )
         return found
 
-    def webhooks(self, row: StoredHead) -> Sequence[Waiting]:
+    def webhooks(self, row: SqlHead) -> Sequence[Waiting]:
         """All lines of a task."""
         return self._lines(f"{_WAITING} WHERE line.task = ? ORDER BY line.id", row.key)
 
@@ -332,7 +337,7 @@ class SqliteAdmin:
         """See `SqliteAdmin.rename_owner`."""
         with nullcontext() if dry else self.writing():
             return change_owner.rename(
-                self.db, old, new, agent=agent, tenant=tenant, dry=dry, seal=self._seal
+                self.db, old, new, agent=agent, tenant=tenant, dry=dry, encryption=self._encryption
             )
 
     def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:

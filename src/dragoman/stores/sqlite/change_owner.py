@@ -6,10 +6,10 @@ import sqlite3
 
 from dragoman.dialects.v0_1 import PREFIX
 from dragoman.model.caller import Scope
-from dragoman.security.encryption import Seal
+from dragoman.security.encryption import Encryption
 from dragoman.stores.admin import Renamed
 from dragoman.stores.codec import digested
-from dragoman.stores.context_values import encrypted, open_value, seal_value
+from dragoman.stores.context_values import decrypt_value, encrypt_value, encrypted
 
 _WHOSE = "owner = ? AND (? IS NULL OR agent = ?) AND (? IS NULL OR tenant = ?)"
 
@@ -22,7 +22,7 @@ def rename(
     agent: str | None,
     tenant: str | None,
     dry: bool,
-    seal: Seal,
+    encryption: Encryption,
 ) -> Renamed:
     """Do it within the transaction that is open; or only count, without one. UnknownEntry if a
     value is encrypted and the key is missing."""
@@ -50,7 +50,7 @@ def rename(
         doubles += _one(db, f"SELECT count(*) FROM context_value WHERE {_BOTH}", source, target)
         if not dry:
             whose = Scope(names[0], names[1], old), Scope(names[0], names[1], new)
-            _move_values(db, source, target, *whose, seal)
+            _move_values(db, source, target, *whose, encryption)
             _move(db, source, target)
     return Renamed(tasks, receipts - dropped, dropped, named, values - doubles, doubles)
 
@@ -78,7 +78,7 @@ def _move(db: sqlite3.Connection, source: int, target: int) -> None:
 
 
 def _move_values(
-    db: sqlite3.Connection, source: int, target: int, old: Scope, new: Scope, seal: Seal
+    db: sqlite3.Connection, source: int, target: int, old: Scope, new: Scope, encryption: Encryption
 ) -> None:
     """Give the values of contexts to another owner, whose own ones stay as they are."""
     db.execute(f"DELETE FROM context_value WHERE {_BOTH}", (source, target))
@@ -90,7 +90,9 @@ def _move_values(
         ).fetchone()
         if encrypted(body):  # it is bound to its owner
             digest = digested(context)
-            body = seal_value(open_value(body, old, digest, seal), new, digest, seal)
+            body = encrypt_value(
+                decrypt_value(body, old, digest, encryption), new, digest, encryption
+            )
         db.execute(
             "UPDATE context_value SET scope = ?, body = ? WHERE rowid = ?", (target, body, row)
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dragoman.model.caller import Scope
-from dragoman.security.encryption import Seal
+from dragoman.security.encryption import Encryption
 from dragoman.stores.codec import digested
-from dragoman.stores.context_values import next_version, open_value, seal_value
+from dragoman.stores.context_values import decrypt_value, encrypt_value, next_version
 from dragoman.stores.sqlite.driver import Connection
 from dragoman.stores.store import Claim, ContextValue, Stale
 
@@ -22,7 +22,7 @@ PUT = (
 OF_TASK = "(scope, context) = (SELECT scope, context FROM task WHERE key = ?1)"
 
 
-def read(db: Connection, task: str, seal: Seal) -> ContextValue | None:
+def read(db: Connection, task: str, encryption: Encryption) -> ContextValue | None:
     """The value of a task's context; UnknownEntry."""
     found = db.execute(
         "SELECT scope.agent, scope.tenant, scope.owner, task.context, context_value.version, "
@@ -34,11 +34,16 @@ def read(db: Connection, task: str, seal: Seal) -> ContextValue | None:
     if found is None:
         return None
     *names, context, version, body = found
-    return ContextValue(open_value(body, Scope(*names), digested(context), seal), version)
+    return ContextValue(decrypt_value(body, Scope(*names), digested(context), encryption), version)
 
 
 def save(
-    transaction: Transaction, claim: Claim, value: bytes, version: int, key: str, seal: Seal
+    transaction: Transaction,
+    claim: Claim,
+    value: bytes,
+    version: int,
+    key: str,
+    encryption: Encryption,
 ) -> int:
     """See `Store.save_context`."""
     row = transaction.claimed(claim.head.id)
@@ -50,7 +55,7 @@ def save(
         (scope, row.context),
     ).fetchone()
     new = next_version(found, version, key)
-    body = seal_value(value, row.scope, digested(row.context), seal)
+    body = encrypt_value(value, row.scope, digested(row.context), encryption)
     db.execute(PUT, (scope, row.context, new, key, body))
     return new
 

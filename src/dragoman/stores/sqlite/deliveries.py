@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from dragoman.model.caller import Scope
 from dragoman.stores.codec import stub, webhook_of
-from dragoman.stores.damage import DECODING
-from dragoman.stores.delivery_turns import Lane
+from dragoman.stores.delivery_order import Lane
 from dragoman.stores.sqlite.driver import fetch
 from dragoman.stores.sqlite.transaction import Transaction, named
 from dragoman.stores.store import Unreadable, Webhook, WebhookCursor
+from dragoman.stores.unreadable_rows import DECODING
 
 LINE = (
     "SELECT line.task, line.id, scope.agent, scope.tenant, scope.owner, task.id, line.webhook, "

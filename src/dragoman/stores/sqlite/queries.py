@@ -13,7 +13,6 @@ from dragoman.model.events import Entry, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
 from dragoman.stores.codec import PRIVATE, Outdated, private, snapshot, webhook_of
-from dragoman.stores.damage import ASIDE, DECODING, Damage
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.schema import BITS
@@ -32,14 +31,15 @@ from dragoman.stores.store import (
 )
 from dragoman.stores.task_head import age
 from dragoman.stores.task_reads import FIRST, SMALL, Folded, counts, heads
+from dragoman.stores.unreadable_rows import ASIDE, DECODING, UnreadableRows
 
 
 class Queries:
     """A reader's connection. Not to be used by two threads at once."""
 
-    def __init__(self, db: Connection, damage: Damage | None = None) -> None:
+    def __init__(self, db: Connection, damage: UnreadableRows | None = None) -> None:
         self.db = db
-        self.damage = damage or Damage()
+        self.damage = damage or UnreadableRows()
 
     def row(self, task: str, scope: Scope | None = None) -> SqliteHead | None:
         """The row of this id, of whomever; or that of this scope. Unreadable."""

@@ -12,25 +12,25 @@ from dragoman.model.events import Entry, Event, Received
 from dragoman.stores.cache import Commit
 from dragoman.stores.claim_order import RANKED, Ranks, Waiting, fair, owners
 from dragoman.stores.codec import ARTIFACT, PRIVATE, RECEIVED, body, encode, entry
-from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.export_format import veiled
+from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.sqlite import context_values
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
 from dragoman.stores.store import LARGE, PROBE, Draft, Party, Receipt, Unreadable, Webhook, party
-from dragoman.stores.stored_head import StoredHead
+from dragoman.stores.unreadable_rows import ASIDE, DECODING, PAUSE, UnreadableRows
 
 HANGING = ("snapshot", "receipt", "line", "message")
 """The tables whose rows belong to a task."""
 KEPT = 4096
 """The most rows and scopes that are remembered between commits."""
 
-_CHANGING = StoredHead.CHANGING
+_CHANGING = SqlHead.CHANGING
 COLUMNS = ("key", "id", "scope", "agent", "context", *_CHANGING)
 """The columns of the table."""
 _SELECTED = ", ".join(
     f"scope.{name}" if name in ("tenant", "owner") else f"task.{name}"
-    for name in StoredHead.FIXED + _CHANGING
+    for name in SqlHead.FIXED + _CHANGING
 )
 FOUND = f"SELECT {_SELECTED} FROM task JOIN scope ON scope.key = task.scope"
 MINE = "WHERE task.id = ? AND scope.agent = ? AND scope.tenant = ? AND scope.owner = ?"
@@ -41,20 +41,18 @@ _OPTIONAL = ("canceled", "ready", "ended")
 """The usual columns that may be NULL: they are given an empty text instead, see `SqliteHead`."""
 _USUAL = {
     name: "nullif(?, '')" if name in _OPTIONAL else "?"
-    for name in (*COLUMNS[: -len(_CHANGING)], *StoredHead.USUAL)
+    for name in (*COLUMNS[: -len(_CHANGING)], *SqlHead.USUAL)
 }
 _ADD = f"INSERT INTO task ({', '.join(_USUAL)}) VALUES ({', '.join(_USUAL.values())})"
 _UPDATE = (
-    f"UPDATE task SET {', '.join(f'{name} = {_USUAL[name]}' for name in StoredHead.USUAL)} "
+    f"UPDATE task SET {', '.join(f'{name} = {_USUAL[name]}' for name in SqlHead.USUAL)} "
     "WHERE key = ?"
 )
-_SUSPEND = (
-    f"UPDATE task SET {', '.join(f'{name} = ?' for name in StoredHead.SUSPENDED)} WHERE key = ?"
-)
+_SUSPEND = f"UPDATE task SET {', '.join(f'{name} = ?' for name in SqlHead.SUSPENDED)} WHERE key = ?"
 _plain: Any = {None: "", True: 1, False: 0}.get
 
 
-class SqliteHead(StoredHead):
+class SqliteHead(SqlHead):
     """A row of the file.
 
     `sqlite3` takes numbers, texts and bytearrays as they are. For each None, boolean or bytes it
@@ -70,7 +68,7 @@ class SqliteHead(StoredHead):
         self.unusual = False
 
     def usual(self, lease: float) -> tuple[Any, ...]:
-        """See `StoredHead.usual`."""
+        """See `SqlHead.usual`."""
         values = super().usual(lease)
         return tuple(map(_plain, values, values))
 
@@ -139,10 +137,10 @@ class Transaction:
     """One transaction after the other. Work finds rows, changes them and touches them."""
 
     def __init__(
-        self, db: Connection, *, max_task_bytes: int, damage: Damage | None = None
+        self, db: Connection, *, max_task_bytes: int, damage: UnreadableRows | None = None
     ) -> None:
         self.db = db
-        self.damage = damage or Damage()
+        self.damage = damage or UnreadableRows()
         self.max_task_bytes = max_task_bytes
         self._rows: dict[str, SqliteHead] = {}
         self._touched: dict[str, SqliteHead] = {}

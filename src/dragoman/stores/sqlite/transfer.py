@@ -13,7 +13,6 @@ from dragoman.model.caller import Scope
 from dragoman.stores import context_values, export_format
 from dragoman.stores.admin import Differs, Fate, ValueFate
 from dragoman.stores.claim_order import RANKED, Ranks
-from dragoman.stores.damage import ASIDE, DECODING
 from dragoman.stores.export_format import (
     ExportedContext,
     ExportedTask,
@@ -27,6 +26,7 @@ from dragoman.stores.sqlite.queries import Queries
 from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
 from dragoman.stores.sqlite.transaction import COLUMNS, FOUND, HANGING, INSERT, SqliteHead, named
 from dragoman.stores.store import Unreadable
+from dragoman.stores.unreadable_rows import ASIDE, DECODING
 
 
 def tasks(

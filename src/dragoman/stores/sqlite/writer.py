@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from dragoman.model.errors import Unavailable
+from dragoman.stores.batched_write import Job
 from dragoman.stores.cache import Commit
-from dragoman.stores.shared_write import Job
 from dragoman.stores.sqlite.driver import Driver, unavailable
 from dragoman.stores.sqlite.transaction import Transaction
 from dragoman.telemetry.logs import logger

@@ -25,7 +25,7 @@ async def url() -> str:
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[PostgresStore]:
     """A store in them, with a single connection."""
-    store = PostgresStore(url, size=1)
+    store = PostgresStore(url, pool_size=1)
     await store.open()
     try:
         yield store

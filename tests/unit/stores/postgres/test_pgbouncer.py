@@ -10,7 +10,9 @@ import pytest
 from dragoman import Agent, App, Turn
 from dragoman.client import Client
 from dragoman.model.types import TaskState
-from dragoman.stores.postgres import PostgresStore
+from dragoman.server.settings import Settings
+from dragoman.stores import connect
+from dragoman.stores.store import Store
 from tests.harness.services import Bouncer, Missing, Postgres
 from tests.harness.stores import C, accept, claim, say, task
 
@@ -30,11 +32,11 @@ def bouncer(postgres: Postgres) -> Iterator[Bouncer]:
 @pytest.fixture
 def through(bouncer: Bouncer, database: str) -> str:
     """The URL of a new database, through PgBouncer."""
-    return f"{bouncer.dsn(database.rpartition('/')[2])}?prepared=off"
+    return f"{bouncer.dsn(database.rpartition('/')[2])}?prepared=false"
 
 
 async def test_many_at_once(through: str) -> None:
-    stores = [PostgresStore(through) for _ in range(3)]
+    stores = [connect(Settings(store=through)) for _ in range(3)]
     for store in stores:
         await store.open()
     try:
@@ -43,7 +45,7 @@ async def test_many_at_once(through: str) -> None:
             *(accept(stores[number % 3], name) for number, name in enumerate(names))
         )
 
-        async def work(store: PostgresStore) -> int:
+        async def work(store: Store) -> int:
             count = 0
             while claims := await store.claim(["agent"], "w", 60.0, 4):
                 await asyncio.gather(*(say(store, held, C, release=True) for held in claims))
@@ -76,7 +78,7 @@ async def test_an_application(through: str, database: str) -> None:
 
 
 async def test_a_claim_is_renewed(through: str) -> None:
-    store = PostgresStore(through)
+    store = connect(Settings(store=through))
     await store.open()
     try:
         await accept(store)

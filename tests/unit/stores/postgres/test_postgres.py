@@ -217,7 +217,7 @@ async def test_the_same_send_to_both_at_once(pair: tuple[PostgresStore, Postgres
 
 async def test_many_open_a_new_database_at_once() -> None:
     url = database()
-    stores = [PostgresStore(url, size=1) for _ in range(8)]
+    stores = [PostgresStore(url, pool_size=1) for _ in range(8)]
     try:
         await asyncio.gather(*(store.open() for store in stores))
         assert len({store.id for store in stores}) == 1
@@ -270,7 +270,7 @@ async def test_a_lease_is_renewed_without_waiting_for_those_who_write(
 
 @pytest.mark.parametrize("size", [3, 8])
 async def test_a_lease_is_renewed_while_all_other_connections_are_in_use(size: int) -> None:
-    store = PostgresStore(database(), size=size)
+    store = PostgresStore(database(), pool_size=size)
     await store.open()
     try:
         await accept(store)
@@ -310,7 +310,7 @@ async def test_two_replicas_cancel_a_task_under_one_key(
 async def test_a_connection_that_was_closed_is_replaced(size: int) -> None:
     """Whoever writes just then is told so; writes go on."""
     url = database()
-    store = PostgresStore(url, size=size)
+    store = PostgresStore(url, pool_size=size)
     await store.open()
     db = await asyncpg.connect(url)
     for number in range(4):
@@ -418,7 +418,7 @@ async def test_nobody_hears_of_half_a_claim(pair: tuple[PostgresStore, PostgresS
 async def test_who_is_canceled_waits_for_nobody() -> None:
     """A statement that hangs does not keep its connection, nor whoever gave it up."""
     url = database()
-    store = PostgresStore(url, size=1)
+    store = PostgresStore(url, pool_size=1)
     await store.open()
     hanging = asyncio.create_task(store._link.fetch("SELECT pg_sleep(30)"))
     await asyncio.sleep(0.1)

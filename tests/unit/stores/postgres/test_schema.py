@@ -143,7 +143,7 @@ async def test_lines_of_older_tables_get_the_lanes_of_their_owners(url: str) -> 
 
 def test_the_setting() -> None:
     for chosen in (True, False):
-        store = connect(Settings(store="postgresql://x/y", migrate=chosen))
+        store = connect(Settings(store=f"postgresql://x/y?migrate={str(chosen).lower()}"))
         assert isinstance(store, PostgresStore) and store.migrate is chosen
 
 

@@ -19,7 +19,7 @@ Walk: TypeAlias = Callable[[int, int], Awaitable[Sequence[tuple[int, bool]]]]
 """The lanes after a place, so many at most, and whether something is due in each."""
 
 
-class DeliveryTurns:
+class DeliveryOrder:
     """Where the last walk ended, for each agent."""
 
     def __init__(self) -> None:

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Union
 
 import msgspec
 
-from dragoman.model.content import whole
 from dragoman.model.json_schema import alternatives
+from dragoman.model.to_parts import whole
 from dragoman.model.types import WireStruct
 
 Problem = tuple[str, str]

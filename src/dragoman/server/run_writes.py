@@ -26,7 +26,7 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from dragoman.server.working import Working
+from dragoman.server.worker_protocol import RunningWorker
 from dragoman.stores.store import LARGE, Claim, Pause, Stale
 from dragoman.telemetry.logs import logger
 
@@ -43,10 +43,10 @@ WORKING = TaskState.WORKING
 _readable = msgspec.json.Decoder(StreamResponse).decode
 
 
-class RunLog:
+class RunWrites:
     """The half of a run that writes."""
 
-    worker: Working
+    worker: RunningWorker
     claim: Claim
     agent: Agent
     handler: Handler

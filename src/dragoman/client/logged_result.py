@@ -27,7 +27,7 @@ SHORT = 16
 """The digits of a digest in the name of a step."""
 
 
-class KeptError(Struct, frozen=True, omit_defaults=True):
+class LoggedError(Struct, frozen=True, omit_defaults=True):
     """An error of a send."""
 
     kind: str
@@ -38,7 +38,7 @@ class KeptError(Struct, frozen=True, omit_defaults=True):
     task: str = ""
 
     @classmethod
-    def of(cls, error: BaseException) -> KeptError:
+    def of(cls, error: BaseException) -> LoggedError:
         """One of `ERRORS`, as it is kept."""
         if isinstance(error, A2AError):
             text, details = error.message[:LONGEST], error.details()
@@ -65,7 +65,7 @@ class Kept(Struct, frozen=True, omit_defaults=True):
     """The id of a task that is too large to be kept: it is fetched again."""
     again: bool = False
     """The message is too large to be kept: it is asked for again, with the same key."""
-    error: KeptError | None = None
+    error: LoggedError | None = None
 
     @classmethod
     def of(cls, result: Result, largest: int) -> bytes:
@@ -98,7 +98,7 @@ async def once(
             found = await send()
         except ERRORS as error:
             live.append(error)
-            return msgspec.json.encode(Kept(error=KeptError.of(error)))
+            return msgspec.json.encode(Kept(error=LoggedError.of(error)))
         live.append(found)
         return Kept.of(found, steps.largest)
 
@@ -116,16 +116,16 @@ async def once(
     return Result(kept.task, kept.message, frozenset(kept.progress))
 
 
-class KeptCard(Struct, frozen=True, omit_defaults=True):
+class LoggedCard(Struct, frozen=True, omit_defaults=True):
     """The card of an agent, or why there was none."""
 
     card: AgentCard | None = None
     same: str = ""
     """The digest of a card that was kept before."""
-    error: KeptError | None = None
+    error: LoggedError | None = None
 
 
-_kept_card = msgspec.json.Decoder(KeptCard).decode
+_kept_card = msgspec.json.Decoder(LoggedCard).decode
 
 
 async def known_card(
@@ -139,7 +139,7 @@ async def known_card(
             card = await fetch()
         except ERRORS as error:
             live.append(error)
-            return msgspec.json.encode(KeptCard(error=KeptError.of(error)))
+            return msgspec.json.encode(LoggedCard(error=LoggedError.of(error)))
         live.append(card)
         return _card(card, steps)
 
@@ -164,8 +164,8 @@ def _card(card: AgentCard, steps: Steps) -> bytes:
     data = msgspec.json.encode(card)
     known = digest(data)
     if known in steps.cards:
-        return msgspec.json.encode(KeptCard(same=known))
-    kept = msgspec.json.encode(KeptCard(card=card))
+        return msgspec.json.encode(LoggedCard(same=known))
+    kept = msgspec.json.encode(LoggedCard(card=card))
     try:
         _kept_card(kept)
     except msgspec.ValidationError:  # it lacks a field; the client has read it with more patience

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.model.content import whole
+from dragoman.model.to_parts import whole
 from dragoman.model.types import AgentCard
 
 SKILL_SCHEMA = "urn:dragoman:skill-schema:v1"

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.model.errors import Unavailable
 from dragoman.model.types import AuthenticationInfo
-from dragoman.security.encryption import Seal, key
+from dragoman.security.encryption import Encryption, key
 from dragoman.stores.sqlite import SqliteStore
 from tests.harness.stores import (
     LONG,
@@ -35,14 +35,14 @@ SECRETS = {
 async def reopened(store: SqliteStore, *keys: str) -> SqliteStore:
     """The same file by another server."""
     await store.close()
-    store = SqliteStore(store.path, seal=Seal(keys))
+    store = SqliteStore(store.path, encryption=Encryption(keys))
     await store.open()
     return store
 
 
 async def opened(path: Path, *keys: str) -> SqliteStore:
     """A store in a file."""
-    store = SqliteStore(path, seal=Seal(keys))
+    store = SqliteStore(path, encryption=Encryption(keys))
     await store.open()
     return store
 

@@ -10,7 +10,7 @@ from dragoman.agent.step_scope import running
 from dragoman.model.remote_task import BegunTask
 
 
-class Sends:
+class DurableSends:
     """What a durable handler remembers of its sends. See `dragoman.client.delegation.Steps`."""
 
     largest = LARGEST

@@ -32,7 +32,7 @@ ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeErro
 DECODING = (*ERRORS, msgspec.MsgspecError)
 
 
-class Damage:
+class UnreadableRows:
     """What could not be read since the start. It may be told by any thread."""
 
     def __init__(self) -> None:

@@ -10,17 +10,19 @@ from msgspec.structs import replace
 
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Entry, Private
-from dragoman.security.encryption import Seal, Unsealable
+from dragoman.security.encryption import Encryption, Undecryptable
 from dragoman.stores.codec import secrets
 from dragoman.stores.store import Store, UnknownEntry, WebhookCursor
 from dragoman.telemetry.logs import logger
 
 
-async def unsealed(store: Store, seal: Seal, line: WebhookCursor) -> WebhookCursor | None:
+async def decrypted(
+    store: Store, encryption: Encryption, line: WebhookCursor
+) -> WebhookCursor | None:
     """The line with its secrets; one whose key is missing is parked."""
     try:
-        return replace(line, webhook=secrets(line.webhook, seal.open))
-    except Unsealable as error:
+        return replace(line, webhook=secrets(line.webhook, encryption.decrypt))
+    except Undecryptable as error:
         id = line.webhook.config.id
         logger.warning("webhook %s: %s; parked", id, error, extra={"task": line.task})
         try:
@@ -30,26 +32,26 @@ async def unsealed(store: Store, seal: Seal, line: WebhookCursor) -> WebhookCurs
         return None
 
 
-def seal_private(entries: Iterable[Entry], task: str, seal: Seal) -> None:
+def encrypt_private(entries: Iterable[Entry], task: str, encryption: Encryption) -> None:
     """Encrypt the values of private entries that are about to be written, if there is a key."""
-    if not seal.active:
+    if not encryption.active:
         return
     for entry in entries:
         event = entry.event
         if type(event) is Private and not event.sealed:
-            text = seal.seal(bytes(event.value).decode(), _about(task, event))
+            text = encryption.encrypt(bytes(event.value).decode(), _about(task, event))
             entry.event = replace(event, value=Raw(msgspec.json.encode(text)), sealed=True)
 
 
-def open_private(entries: Sequence[Entry], task: str, seal: Seal) -> Sequence[Entry]:
+def decrypt_private(entries: Sequence[Entry], task: str, encryption: Encryption) -> Sequence[Entry]:
     """The entries with their values; UnknownEntry if a key is missing."""
     for entry in entries:
         event = entry.event
         if type(event) is Private and event.sealed:
             text = msgspec.json.decode(event.value, type=str)
             try:
-                value = seal.open(text, _about(task, event)).encode()
-            except Unsealable as error:
+                value = encryption.decrypt(text, _about(task, event)).encode()
+            except Undecryptable as error:
                 raise UnknownEntry(f"entry {entry.number}: {error}") from None
             entry.event = replace(event, value=Raw(value), sealed=False)
     return entries

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dragoman.server.run import Run
 
 
-class Working(Protocol):
+class RunningWorker(Protocol):
     """The part of the worker that a run uses."""
 
     agents: Mapping[str, Agent]

@@ -9,12 +9,12 @@ from dragoman.model.caller import Scope
 from dragoman.model.events import Received
 from dragoman.model.types import TaskState
 from dragoman.stores.codec import STATES, decode_canceled, encode
-from dragoman.stores.damage import DECODING, agrees
 from dragoman.stores.store import Unreadable
 from dragoman.stores.task_head import TaskHead
+from dragoman.stores.unreadable_rows import DECODING, agrees
 
 
-class StoredHead(TaskHead):
+class SqlHead(TaskHead):
     """A row of a database, and what is kept beside it."""
 
     FIXED = ("key", "id", "agent", "tenant", "owner", "context")

@@ -7,9 +7,9 @@ import re
 
 from dragoman.bindings import card, http
 from dragoman.bindings.agent_endpoint import METADATA, origin
-from dragoman.bindings.allowed_hosts import Hosts
 from dragoman.bindings.http_request import HTTPRequest
 from dragoman.bindings.repeated_headers import check_single
+from dragoman.bindings.trusted_hosts import TrustedHosts
 from dragoman.model.errors import A2AError, Forbidden, Misdirected
 from dragoman.security.limits import Limits
 from dragoman.server.settings import Settings
@@ -25,14 +25,14 @@ LONGEST = 256
 _NAMES = re.compile(rb"[\w!#$%&'*+.^`|~, -]{0,1024}")
 
 
-class Admission:
+class HeaderChecks:
     """Checks each request before routing and authentication. `single` are the headers that must
     not be repeated."""
 
     def __init__(
         self,
         settings: Settings,
-        hosts: Hosts,
+        hosts: TrustedHosts,
         *,
         single: frozenset[bytes],
         limits: Limits | None = None,

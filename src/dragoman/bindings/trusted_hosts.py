@@ -14,7 +14,7 @@ _USUAL = {"http": ":80", "https": ":443"}
 _REMEMBERED = 256
 
 
-class Hosts:
+class TrustedHosts:
     """Decides which hosts a request may name.
 
     The setting `trusted_hosts` lists them. Without it, a server that listens on a loopback address

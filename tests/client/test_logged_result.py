@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dragoman import Agent, App, Message, Part, Role
 from dragoman.client import Client, DeadlineExceeded, Result, Unreachable
-from dragoman.client.kept_result import Kept, KeptError, known_card, once
+from dragoman.client.logged_result import Kept, LoggedError, known_card, once
 from dragoman.model import errors
 from dragoman.model.errors import A2AError
 from dragoman.model.remote_task import BegunTask
@@ -84,7 +84,7 @@ async def test_an_error_of_the_agent(kind: type[A2AError]) -> None:
 
 @pytest.mark.parametrize("error", [Unreachable("gone"), DeadlineExceeded("late", task="t")])
 def test_an_error_of_the_client(error: Exception) -> None:
-    found = KeptError.of(error).error()
+    found = LoggedError.of(error).error()
     assert (type(found), str(found)) == (type(error), str(error))
     assert getattr(found, "task", "") == getattr(error, "task", "")
 
