@@ -8,9 +8,12 @@ from typing import Any
 
 from msgspec import UNSET
 
-from dragoman import Message, Part
+from dragoman import Message, Part, Role
 from dragoman.orchestrator.plan import PlanStep, Question
 
+QUESTIONS = "urn:dragoman:questions:v1"
+"""The key of the metadata of a message that asks: its questions, each with name, agent, host, kind,
+text, and the schema of the answer if there is one."""
 _LINE = re.compile(r"\s*[-*]?\s*([\w.-]{1,64})\s*[:=]\s*(.*)")
 BACK = "/back"
 """What the client says to end a talk with an agent that has taken over."""
@@ -36,7 +39,7 @@ def in_words(step: PlanStep, host: str) -> str:
 def message(
     turn: Any, steps: Sequence[PlanStep], hosts: Mapping[str, str], *, direct: bool = False
 ) -> Any:
-    """The event that asks all these questions: in words, and as data. With `direct`, it says how to
+    """The event that asks all these questions: in words, and as data in the metadata of the message. With `direct`, it says how to
     come back."""
     words = [in_words(step, hosts.get(step.name, "")) for step in steps]
     if direct:
@@ -45,8 +48,13 @@ def message(
         names = ", ".join(f"`{step.name}: …`" for step in steps)
         words.append(f"Answer in lines of the form {names}.")
     asked = [_described(step, hosts.get(step.name, "")) for step in steps]
-    parts = [Part(text="\n\n".join(words)), Part(data={"questions": asked})]
-    return turn.ask(parts)
+    said = Message(
+        message_id=str(turn.uuid()),
+        role=Role.AGENT,
+        parts=(Part(text="\n\n".join(words)),),
+        metadata={QUESTIONS: asked},
+    )
+    return turn.ask(said)
 
 
 def _described(step: PlanStep, host: str) -> dict[str, Any]:
