@@ -69,6 +69,7 @@ TARGETS = (
     ),
     Target("idle.sqlite.dragoman.rss_kib_per_stream", 20, at_least=False),
     Target("start.dragoman.first_answer_ms", 300, at_least=False),
+    Target("plan.sqlite.dragoman.cpu_us_per_step", 2000, at_least=False),
     Target("grpc.memory.c32.vs.a2a-sdk", 8),
     Target("grpc-stream100.memory.vs.a2a-sdk", 10),
     Target("grpc-stream1000.memory.vs.a2a-sdk", 10),

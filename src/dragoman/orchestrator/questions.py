@@ -39,8 +39,8 @@ def in_words(step: PlanStep, host: str) -> str:
 def message(
     turn: Any, steps: Sequence[PlanStep], hosts: Mapping[str, str], *, direct: bool = False
 ) -> Any:
-    """The event that asks all these questions: in words, and as data in the metadata of the message. With `direct`, it says how to
-    come back."""
+    """The event that asks all these questions: in words, and as data in the metadata of its
+    message. With `direct`, it says how to come back."""
     words = [in_words(step, hosts.get(step.name, "")) for step in steps]
     if direct:
         words = [f"{words[0]}\n({BACK} ends the talk with this agent)"]
