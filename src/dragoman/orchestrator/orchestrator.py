@@ -123,6 +123,7 @@ class Orchestrator(Agent):
                     *served, store=self._local_store, url=INSIDE.rstrip("/"), auth=[Anonymous()]
                 )
                 self._inside = await stack.enter_async_context(app)
+                stack.push_async_callback(self.team.close)
                 yield await stack.enter_async_context(lifespan(agent)) if lifespan else None
 
         return whole

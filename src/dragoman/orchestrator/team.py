@@ -13,7 +13,15 @@ from typing import Any, Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from dragoman import A2AError, Agent, AgentCard, Caller, Turn
-from dragoman.client import CardCache, Client, NotAllowed, Options, RemoteSkill, Unreachable
+from dragoman.client import (
+    CardCache,
+    Client,
+    HTTPTransport,
+    NotAllowed,
+    Options,
+    RemoteSkill,
+    Unreachable,
+)
 from dragoman.prompt_safety import Policy, clean, eligible, lookalikes, sanitize
 
 logger = logging.getLogger("dragoman")
@@ -50,6 +58,17 @@ Eligible: TypeAlias = Policy | Callable[[Caller, "Member"], bool]
 """Which agents a caller may use. No text of a card has an influence on a `Policy`."""
 
 
+class Connections(HTTPTransport):
+    """Connections that all clients of a team share. A client that closes leaves them open."""
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+
+    async def end(self) -> None:
+        """Close them."""
+        await super().close()
+
+
 class Member:
     """An agent of the team, with the card that it shows now."""
 
@@ -59,8 +78,9 @@ class Member:
         names."""
         self.card = card
         self.skills = skills
-        local = isinstance(target, Agent)
-        self.address = inside(target) if local else card.supported_interfaces[0].url
+        self.local = isinstance(target, Agent)
+        """It runs in this process."""
+        self.address = inside(target) if self.local else card.supported_interfaces[0].url
         """Where it is called. An agent that moves is another member."""
         self.target = target
         self.remembers = any(each.uri == RESUME for each in card.capabilities.extensions)
@@ -118,12 +138,17 @@ class Team:
         self._may = may
         self._options = options
         self._cards = CardCache()
+        self._connections = Connections()
         self._found: list[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]] = []
         self._seen: dict[Any, tuple[float, AgentCard, Mapping[str, RemoteSkill]]] = {}
         self._fresh = 0.0
         self._lock = asyncio.Lock()
         self.absent: dict[str, str] = {}
         """The agents that cannot be called now, and why."""
+
+    async def close(self) -> None:
+        """Close the connections to the agents. The next call opens new ones."""
+        await self._connections.end()
 
     @property
     def local(self) -> list[Agent]:
@@ -164,7 +189,9 @@ class Team:
             return
         if isinstance(target, Agent):
             target = inside(target)
-        async with turn.connect(target, **self._client_options(target)) as client:
+        through = None if member.local else self._connections
+        options = self._client_options(target)
+        async with turn.connect(target, transport=through, **options) as client:
             yield client
 
     # -- cards
