@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from dragoman.bindings.access_log import AccessLine
 from dragoman.bindings.request_body import LARGE, Arriving, BodyReader, Headers
 from dragoman.model.caller import Call, Request
-from dragoman.model.errors import A2AError, MediaTypeNotAccepted, TooLarge
+from dragoman.model.errors import A2AError, BodyTooLarge, MediaTypeNotAccepted
 from dragoman.security.byte_budget import SMALL
 
 Message = MutableMapping[str, Any]
@@ -351,8 +351,8 @@ def _mark_slashes(raw: bytes) -> str:
     return "/".join(unquote(part).replace("/", SLASH) for part in raw.decode("latin-1").split("/"))
 
 
-def _too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The body is larger than {limit} bytes")
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than {limit} bytes")
 
 
 def headers_of(values: dict[str, str]) -> Headers:

@@ -102,14 +102,14 @@ class Cards:
         self,
         transport: Transport,
         card_cache: CardCache | None = None,
-        judge: Verifier | None = None,
+        verifier: Verifier | None = None,
         confine: Callable[[], None] | None = None,
         *,
         strict: bool = False,
     ) -> None:
         self._transport = transport
         self._card_cache = card_cache or CardCache()
-        self._judge = judge
+        self._verifier = verifier
         self._strict = strict
         """Whether a card must have all required fields."""
         self._confine = confine or (lambda: None)
@@ -177,10 +177,10 @@ class Cards:
     async def _verified(self, received: Signable, where: str, url: str) -> AgentCard | None:
         """Return what the signature covers, from the document as received; None if the card need
         not be signed."""
-        if self._judge is None:
+        if self._verifier is None:
             return None
         try:
-            found = await self._judge.verify(received, url=url, fetch=self.keys)
+            found = await self._verifier.verify(received, url=url, fetch=self.keys)
         except Unverified as error:
             raise Unverified(f"{where}: {error}") from None
         if found is None:
@@ -203,7 +203,7 @@ class Cards:
         try:
             return response, await read_all(response, CARD)
         except TooLarge as error:
-            if self._judge is None:
+            if self._verifier is None:
                 raise TooLarge(f"the card at {url}: {error}", value=CARD) from None
             raise Unverified(f"{url}: {error}") from None
 

@@ -50,7 +50,7 @@ _V1_0 = Version(
 )
 _V0_3 = Version(
     name="0.3",
-    methods={each.former.method: each.call for each in OPERATIONS if each.former.method},
+    methods={each.legacy.method: each.call for each in OPERATIONS if each.legacy.method},
     receive=fasta2a.receive,
     encode_request=rpc.encode_request,
     decode_response=rpc.convert,

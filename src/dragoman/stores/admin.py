@@ -46,10 +46,10 @@ class Choice(Struct, frozen=True, kw_only=True):
     limit: int = 50
 
 
-class Waiting(Struct, frozen=True):
-    """A line, and the last entry of its log."""
+class Undelivered(Struct, frozen=True):
+    """How far a webhook has come, and the last entry of its log."""
 
-    line: WebhookCursor
+    cursor: WebhookCursor
     last: int
 
 
@@ -139,15 +139,15 @@ class StoreAdmin(Protocol):
         """The entries after a place as they come, until the log has ended; Missing."""
         ...
 
-    def lines(self, limit: int, *, parked: bool = False) -> Sequence[Waiting]:
+    def undelivered(self, limit: int, *, parked: bool = False) -> Sequence[Undelivered]:
         """Lines with something to deliver, those that were given up first."""
         ...
 
-    def webhooks(self, row: SqlHead) -> Sequence[Waiting]:
+    def webhooks(self, row: SqlHead) -> Sequence[Undelivered]:
         """All lines of a task."""
         ...
 
-    def audit(self, progress: Progress) -> Iterator[str]:
+    def check(self, progress: Progress) -> Iterator[str]:
         """Every problem, by name. Beside running servers it sees one state after the other, never
         half of a change."""
         ...

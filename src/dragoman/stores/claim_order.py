@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 from dragoman.model.caller import Scope
-from dragoman.stores.store import NOBODY, Party, party
+from dragoman.stores.store import NOBODY, Owner, owner_of
 from dragoman.stores.task_head import TaskHead
 
 R = TypeVar("R", bound=TaskHead)
@@ -33,7 +33,7 @@ class Ranks:
     """Gives ranks, two to a level: the even one is for owners of whom nothing else waits."""
 
     def __init__(self) -> None:
-        self._ahead: dict[str, tuple[int, set[Party]]] = {}
+        self._ahead: dict[str, tuple[int, set[Owner]]] = {}
 
     def give(self, scope: Scope, lowest: float | None, highest: float | None, base: int = 0) -> int:
         """The rank of a log that has become ready: after the lowest that waits for this agent, and
@@ -47,13 +47,13 @@ class Ranks:
         if known != level:
             owners = set()
             self._ahead[scope.agent] = (level, owners)
-        if len(owners) >= AHEAD or party(scope) in owners:
+        if len(owners) >= AHEAD or owner_of(scope) in owners:
             return 2 * level + 1
-        owners.add(party(scope))
+        owners.add(owner_of(scope))
         return 2 * level
 
 
-class Waiting:
+class QueueRanks:
     """What is known of an agent's queue for a moment: its lowest rank, and owners' highest."""
 
     __slots__ = ("highest", "lowest")
@@ -75,11 +75,11 @@ def owners(limit: int) -> int:
     return max(8, min(64, WINDOW // limit))
 
 
-def fair(rows: Sequence[R], passing: Collection[Party] = NOBODY) -> list[R]:
+def fair(rows: Sequence[R], passing: Collection[Owner] = NOBODY) -> list[R]:
     """These rows, one of every owner's before the second of any; those passed over at the end."""
     seen: dict[Scope, int] = {}
     order = []
     for place, row in enumerate(rows):
         seen[row.scope] = turn = seen.get(row.scope, -1) + 1
-        order.append((party(row.scope) in passing, turn, place))
+        order.append((owner_of(row.scope) in passing, turn, place))
     return [rows[place] for _, _, place in sorted(order)]

@@ -67,7 +67,7 @@ KINDS: dict[int, Kind] = {
 NUMBERS = {kind: number for number, kind in KINDS.items()}
 
 
-class Broken(ValueError):
+class BadExport(ValueError):
     """No store can have written this; it says why."""
 
 
@@ -142,7 +142,7 @@ class ExportedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return bool(self.inbox) and self.waits != WRITER
 
     def events(self) -> list[Event]:
-        """The events of the log; Broken."""
+        """The events of the log; BadExport."""
         return [_event(number, item) for number, item in enumerate(self.entries, start=1)]
 
 
@@ -222,9 +222,9 @@ def dumped(
     receipts: Sequence[Stub],
     webhooks: Sequence[ExportedWebhook],
 ) -> ExportedTask:
-    """The task of a row, and what hangs on it. Broken, when its log has a gap."""
+    """The task of a row, and what hangs on it. BadExport, when its log has a gap."""
     if len(entries) != row.last:
-        raise Broken(f"its log has {len(entries)} of {row.last} entries")
+        raise BadExport(f"its log has {len(entries)} of {row.last} entries")
     return ExportedTask(
         format=FORMAT,
         id=row.id,
@@ -298,12 +298,12 @@ def messages(given: ExportedTask) -> Iterator[tuple[int, str]]:
 
 
 def decode(line: bytes) -> ExportedTask | ExportedContext:
-    """The task of a line, or the value of a context; Broken if it is neither, or does not agree
+    """The task of a line, or the value of a context; BadExport if it is neither, or does not agree
     with itself."""
     try:
         mark = _mark(line)
         if not 1 <= mark.format <= FORMAT:
-            raise Broken(
+            raise BadExport(
                 f"its format is {mark.format}; this version of dragoman supports 1 to {FORMAT}"
             )
         if mark.kind:
@@ -313,18 +313,18 @@ def decode(line: bytes) -> ExportedTask | ExportedContext:
             scope = structs.replace(dump.scope, owner=owner_key(dump.scope.owner))
             dump = structs.replace(dump, scope=scope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Broken(str(error)) from None
+        raise BadExport(str(error)) from None
     try:
         _check(dump)
-    except Broken as error:
-        raise Broken(f"task {dump.id}: {error}") from None
+    except BadExport as error:
+        raise BadExport(f"task {dump.id}: {error}") from None
     return dump
 
 
 def _checked(given: ExportedContext) -> ExportedContext:
-    """The same; Broken."""
+    """The same; BadExport."""
     for problem in faults(given.version, given.saver, given.body.encode()):
-        raise Broken(f"the value of context {given.context}: {problem}")
+        raise BadExport(f"the value of context {given.context}: {problem}")
     return given
 
 
@@ -334,7 +334,7 @@ def _check(dump: ExportedTask) -> None:
     try:
         task = fold(None, events)
     except IllegalEvent as error:
-        raise Broken(f"its log is not valid: {error}") from None
+        raise BadExport(f"its log is not valid: {error}") from None
     last = len(events)
     messages = {n for n, event in enumerate(events, start=1) if isinstance(event, Received)}
     ended = dump.replied or dump.state.terminal
@@ -359,13 +359,13 @@ def _check(dump: ExportedTask) -> None:
     )
     for wrong, what in refusals:
         if wrong:
-            raise Broken(what if " " in what else f"{what} does not agree with its log")
+            raise BadExport(what if " " in what else f"{what} does not agree with its log")
     try:
         hooks = [webhook(hook).config.id for hook in dump.webhooks]
     except msgspec.DecodeError as error:
-        raise Broken(str(error)) from None
+        raise BadExport(str(error)) from None
     if _repeated(hooks) or any(hook.cursor > last for hook in dump.webhooks):
-        raise Broken("webhooks do not agree with its log")
+        raise BadExport("webhooks do not agree with its log")
 
 
 def _repeated(names: Sequence[str]) -> bool:
@@ -387,7 +387,7 @@ def _event(number: int, item: Item) -> Event:
             if event is None and found.message is not None:
                 event = Reply(found.message)
     except msgspec.DecodeError as error:
-        raise Broken(f"entry {number}: {error}") from None
+        raise BadExport(f"entry {number}: {error}") from None
     if event is None or type(event) is not _TYPES[item.kind]:
-        raise Broken(f"entry {number}: its kind is not {item.kind}")
+        raise BadExport(f"entry {number}: its kind is not {item.kind}")
     return event

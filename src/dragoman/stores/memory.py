@@ -36,8 +36,8 @@ from dragoman.stores.store import (
     Conflict,
     Draft,
     Head,
+    Owner,
     Page,
-    Party,
     Pause,
     Place,
     Query,
@@ -47,7 +47,7 @@ from dragoman.stores.store import (
     Stale,
     Webhook,
     WebhookCursor,
-    party,
+    owner_of,
 )
 from dragoman.stores.task_head import age
 from dragoman.stores.unreadable_rows import KINDS
@@ -199,7 +199,7 @@ class MemoryStore:
         worker: str,
         lease: float,
         limit: int,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
         spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`. Here they are taken when the call returns."""
@@ -386,7 +386,7 @@ class MemoryStore:
         agents: Collection[str],
         limit: int,
         lease: float,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
     ) -> Sequence[WebhookCursor]:
         """See `Store.dispatch`."""
         now = time.time()
@@ -398,7 +398,7 @@ class MemoryStore:
         scopes = [
             scope
             for scope in self._pushing
-            if scope.agent in agents and party(scope) not in passing
+            if scope.agent in agents and owner_of(scope) not in passing
         ]
         while scopes and len(taken) < limit:
             # one of each in turn
@@ -453,7 +453,9 @@ class MemoryStore:
         self._push(log)
         return True
 
-    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:
+    async def undelivered(
+        self, limit: int, *, parked: bool | None = None
+    ) -> Sequence[WebhookCursor]:
         """See `Store.lines`."""
         found = (
             line

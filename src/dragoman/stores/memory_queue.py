@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from dragoman.model.caller import Scope
 from dragoman.stores.claim_order import Ranks
 from dragoman.stores.memory_log import Log
-from dragoman.stores.store import Party, party
+from dragoman.stores.store import Owner, owner_of
 
 Place = tuple[int, int, Log]
 """A log's rank, and how many came before it."""
@@ -67,10 +67,10 @@ class Queue:
         else:
             places.append((rank, self._came, log))
 
-    def pop(self, passing: Collection[Party]) -> Log | None:
+    def pop(self, passing: Collection[Owner]) -> Log | None:
         """Whose turn it is, but for those who are passed over."""
         if (log := self._only) is not None:
-            if passing and party(log.scope) in passing:
+            if passing and owner_of(log.scope) in passing:
                 return None
             self._only = None
             return log
@@ -78,7 +78,7 @@ class Queue:
         if not passing:
             return self._pop() if heap else None
         passed = []
-        while heap and party(heap[0][2]) in passing:
+        while heap and owner_of(heap[0][2]) in passing:
             passed.append(heappop(heap))
         found = self._pop() if heap else None
         for place in passed:

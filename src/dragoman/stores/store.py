@@ -45,13 +45,13 @@ PROBE = 64 * 1024
 PAGE_BYTES = 8 * 1024 * 1024
 """The bytes of logs after which a page of a listing is long enough."""
 
-Party: TypeAlias = tuple[str, str]
+Owner: TypeAlias = tuple[str, str]
 """A tenant and an owner: who takes turns with others."""
-NOBODY: frozenset[Party] = frozenset()
+NOBODY: frozenset[Owner] = frozenset()
 MANY = sys.maxsize
 
 
-def party(scope: Scope) -> Party:
+def owner_of(scope: Scope) -> Owner:
     """Whose turn a log of this scope is, whichever agent it asks."""
     return scope.tenant, scope.owner
 
@@ -406,7 +406,7 @@ class Store(Protocol):
         worker: str,
         lease: float,
         limit: int,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
         spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """Begin to take up to `limit` logs of these agents that have an unread message. Owners
@@ -494,7 +494,7 @@ class Store(Protocol):
         agents: Collection[str],
         limit: int,
         lease: float,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
     ) -> Sequence[WebhookCursor]:
         """Take lines that are due, for the time of a lease; none of the owners that are passed
         over. When more are due than `limit`, owners take turns for at least half of them."""
@@ -512,7 +512,9 @@ class Store(Protocol):
         again before `wait` is over, or, parked, before it is redriven. False if it is not the
         taker's any more: it was deleted, replaced, or taken by another."""
 
-    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:
+    async def undelivered(
+        self, limit: int, *, parked: bool | None = None
+    ) -> Sequence[WebhookCursor]:
         """For the operator: lines with something to deliver, those of every owner."""
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:

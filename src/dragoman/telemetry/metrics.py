@@ -186,7 +186,7 @@ class Metrics:
             "Age of the oldest task that waits for a worker",
             "agent",
         )
-        self.lines = Gauge(
+        self.webhooks = Gauge(
             "dragoman_webhooks",
             "Webhooks with undelivered events: waiting or parked",
             *("agent", "state"),
@@ -210,7 +210,7 @@ class Metrics:
             *(self.requests, self.request, self.refused, self.accept, self.claim, self.append),
             *(self.turn, self.postponed, self.steps, self.sleeping, self.running),
             *(self.streams, self.lag, self.deliveries),
-            *(self.rings, self.tasks, self.queue, self.oldest, self.lines, self.aside),
+            *(self.rings, self.tasks, self.queue, self.oldest, self.webhooks, self.aside),
             *(self.unreadable, self.ready, self.store, info, *_process()),
         )
 

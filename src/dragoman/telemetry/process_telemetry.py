@@ -74,7 +74,7 @@ class Monitoring:
                 for state, number in census.tasks.items():
                     yield (agent, state.name.lower()), number
 
-        def lines() -> Iterator[tuple[Labels, float]]:
+        def webhooks() -> Iterator[tuple[Labels, float]]:
             for agent, census in count.latest.items():
                 yield (agent, "waiting"), census.behind
                 yield (agent, "parked"), census.parked
@@ -88,7 +88,7 @@ class Monitoring:
         metrics.running.read = runs
         metrics.streams.read = lambda: [((), streams())]
         metrics.tasks.read = tasks
-        metrics.lines.read = lines
+        metrics.webhooks.read = webhooks
         metrics.queue.read = lambda: each(lambda census: census.ready)
         metrics.oldest.read = lambda: each(lambda census: census.oldest)
         metrics.sleeping.read = lambda: each(lambda census: census.sleeping)

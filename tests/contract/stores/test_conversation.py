@@ -305,7 +305,7 @@ async def test_what_is_deleted_is_no_part_of_it(make: Make) -> None:
             await asyncio.sleep(0.01)
             await store.prune()
     assert await talk.look() == [("message", "ask which?"), ("question", "which?")]
-    assert await administer(store, lambda admin: list(admin.audit(lambda *_: None))) in ([], None)
+    assert await administer(store, lambda admin: list(admin.check(lambda *_: None))) in ([], None)
 
 
 async def administer(store: Store, work: Callable[[StoreAdmin], T]) -> T | None:
@@ -338,7 +338,7 @@ async def test_a_conversation_can_be_moved(make: Make) -> None:
             *turn_of("one"),
             *[("message", "ask which?"), ("question", "which?")],
         ]
-        problems = await administer(each, lambda admin: list(admin.audit(lambda *_: None)))
+        problems = await administer(each, lambda admin: list(admin.check(lambda *_: None)))
         assert problems == []
 
 

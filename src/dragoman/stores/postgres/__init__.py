@@ -45,8 +45,8 @@ from dragoman.stores.store import (
     ContextValue,
     Draft,
     Head,
+    Owner,
     Page,
-    Party,
     Pause,
     Place,
     Query,
@@ -57,7 +57,7 @@ from dragoman.stores.store import (
     Unreadable,
     Webhook,
     WebhookCursor,
-    party,
+    owner_of,
 )
 from dragoman.stores.task_reads import Folded
 from dragoman.stores.unreadable_rows import ASIDE, DECODING, PAUSE, UnreadableRows
@@ -374,7 +374,7 @@ class PostgresStore:
         worker: str,
         lease: float,
         limit: int,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
         spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
@@ -391,7 +391,7 @@ class PostgresStore:
             rows = [row for name in names for row in transaction.fresh(name)]
             if len(rows) > limit:
                 rows = fair(rows, passing)[:limit]
-            passed = [row for row in rows if party(row.scope) in passing] if passing else []
+            passed = [row for row in rows if owner_of(row.scope) in passing] if passing else []
             for row in rows:
                 if row in passed[spare:]:
                     continue
@@ -411,7 +411,7 @@ class PostgresStore:
         worker: str,
         lease: float,
         limit: int,
-        passing: Collection[Party],
+        passing: Collection[Owner],
         spare: int,
     ) -> Sequence[Claim]:
         if taken := list(await here):
@@ -649,7 +649,7 @@ class PostgresStore:
         agents: Collection[str],
         limit: int,
         lease: float,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
     ) -> Sequence[WebhookCursor]:
         """See `Store.dispatch`."""
         taken: list[WebhookCursor] = []
@@ -679,7 +679,9 @@ class PostgresStore:
             self._link, line, cursor, wait=wait, failed=failed, parked=parked
         )
 
-    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:
+    async def undelivered(
+        self, limit: int, *, parked: bool | None = None
+    ) -> Sequence[WebhookCursor]:
         """See `Store.lines`."""
         return await deliveries.waiting(self._link, limit, parked)
 

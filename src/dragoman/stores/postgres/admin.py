@@ -27,8 +27,8 @@ from dragoman.stores.admin import (
     Pruned,
     Renamed,
     SavedValue,
+    Undelivered,
     ValueFate,
-    Waiting,
 )
 from dragoman.stores.codec import STATES, entry, snapshot
 from dragoman.stores.export_format import ExportedContext, ExportedTask
@@ -259,7 +259,7 @@ class PostgresAdmin:
                 seen = row.version
             time.sleep(pause)
 
-    def lines(self, limit: int, *, parked: bool = False) -> list[Waiting]:
+    def undelivered(self, limit: int, *, parked: bool = False) -> list[Undelivered]:
         """Lines with something to deliver, those that were given up first."""
         found = self._lines(f"{_WAITING} WHERE line.parked LIMIT $1", limit)
         if not parked and len(found) < limit:
@@ -269,14 +269,14 @@ class PostgresAdmin:
             )
         return found
 
-    def webhooks(self, row: SqlHead) -> Sequence[Waiting]:
+    def webhooks(self, row: SqlHead) -> Sequence[Undelivered]:
         """All lines of a task."""
         return self._lines(f"{_WAITING} WHERE line.task = $1 ORDER BY line.id", row.key)
 
-    def _lines(self, sql: str, value: int) -> list[Waiting]:
-        return [Waiting(shown(columns[1:]), columns[0]) for columns in self._fetch(sql, value)]
+    def _lines(self, sql: str, value: int) -> list[Undelivered]:
+        return [Undelivered(shown(columns[1:]), columns[0]) for columns in self._fetch(sql, value)]
 
-    def audit(self, progress: Progress) -> Iterator[str]:
+    def check(self, progress: Progress) -> Iterator[str]:
         """Every problem, by name."""
         ((total,),) = self._fetch("SELECT count(*) FROM task")
         key = done = 0

@@ -13,7 +13,7 @@ from dragoman.stores.delivery_order import DeliveryOrder, Lane
 from dragoman.stores.postgres.pool import Pool, Source
 from dragoman.stores.postgres.schema import LANE
 from dragoman.stores.postgres.transaction import ASKED, NOW
-from dragoman.stores.store import Party, Unreadable, Webhook, WebhookCursor
+from dragoman.stores.store import Owner, Unreadable, Webhook, WebhookCursor
 from dragoman.stores.unreadable_rows import DECODING, UnreadableRows
 
 LINE = (
@@ -157,7 +157,7 @@ async def due_lanes(
     turns: DeliveryOrder,
     agents: Collection[str],
     limit: int,
-    passing: Collection[Party],
+    passing: Collection[Owner],
 ) -> Sequence[Lane]:
     """The next lanes in which something is due, but for those of owners that are passed over."""
     passed = set[int]()

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from dragoman.model.caller import Scope
-from dragoman.stores.claim_order import RANKED, Waiting, owners
+from dragoman.stores.claim_order import RANKED, QueueRanks, owners
 from dragoman.stores.postgres.pool import Source
 from dragoman.stores.postgres.transaction import COLUMNS, MORE, NEXT, NOW
-from dragoman.stores.store import UNTIMED, Party
+from dragoman.stores.store import UNTIMED, Owner
 
 _TIMED = f"split_part(plan, ',', 1) <> ALL ('{{{','.join(map(str, UNTIMED))}}}')"
 """What waits for something other than a message; NULL, so not true, without a plan."""
@@ -69,10 +69,10 @@ FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS u(place, agent, te
 """
 
 
-async def probe(db: Source, scopes: Iterable[Scope]) -> dict[str, Waiting]:
+async def probe(db: Source, scopes: Iterable[Scope]) -> dict[str, QueueRanks]:
     """What waits for these agents and owners."""
     named = list(dict.fromkeys(scopes))
-    queues: dict[str, Waiting] = {}
+    queues: dict[str, QueueRanks] = {}
     for place, lowest, highest in await db.fetch(
         _PROBE,
         list(range(len(named))),
@@ -81,7 +81,7 @@ async def probe(db: Source, scopes: Iterable[Scope]) -> dict[str, Waiting]:
         [scope.owner for scope in named],
     ):
         scope = named[place]
-        queues.setdefault(scope.agent, Waiting(lowest)).highest[scope] = highest
+        queues.setdefault(scope.agent, QueueRanks(lowest)).highest[scope] = highest
     return queues
 
 
@@ -89,7 +89,7 @@ class Others:
     """Claims what is ready of owners that are not passed over."""
 
     def __init__(self) -> None:
-        self._after: dict[str, Party] = {}
+        self._after: dict[str, Owner] = {}
         """Where the look for owners goes on."""
 
     async def claim(
@@ -99,7 +99,7 @@ class Others:
         limit: int,
         worker: str,
         lease: float,
-        passing: Collection[Party],
+        passing: Collection[Owner],
     ) -> list[Any]:
         """Up to so many rows; fewer are all that there are."""
         window = owners(limit)

@@ -16,7 +16,7 @@ from dragoman.model.caller import Scope
 from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry
 from dragoman.stores.cache import Commit
-from dragoman.stores.claim_order import Ranks, Waiting
+from dragoman.stores.claim_order import QueueRanks, Ranks
 from dragoman.stores.codec import RECEIVED, body, digested, encode
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.sql_head import SqlHead
@@ -274,7 +274,7 @@ class Transaction:
         rows = self._touched.values()
         return [row.scope for row in rows if row.ready and row.offered is None]
 
-    def offer(self, queues: Mapping[str, Waiting]) -> None:
+    def offer(self, queues: Mapping[str, QueueRanks]) -> None:
         """Give these rows their ranks."""
         for row in self._touched.values():
             if row.ready and row.offered is None:

@@ -11,7 +11,7 @@ from msgspec import Raw
 from dragoman.model.caller import Scope, long
 from dragoman.stores import context_values, export_format
 from dragoman.stores.admin import HEAVY, Differs, Fate, ValueFate
-from dragoman.stores.claim_order import Ranks, Waiting
+from dragoman.stores.claim_order import QueueRanks, Ranks
 from dragoman.stores.codec import digested
 from dragoman.stores.export_format import (
     ExportedContext,
@@ -145,7 +145,7 @@ class Tray:
         self._taken: dict[tuple[Scope, bytes], str] = {}
         self._now = 0.0
         self._ranks = Ranks()
-        self._queues: dict[str, Waiting] = {}
+        self._queues: dict[str, QueueRanks] = {}
         self._old: list[int] = []
         self._new: list[tuple[ExportedTask, PostgresHead | None]] = []
 

@@ -49,8 +49,8 @@ from dragoman.stores.store import (
     ContextValue,
     Draft,
     Head,
+    Owner,
     Page,
-    Party,
     Pause,
     Place,
     Query,
@@ -324,7 +324,7 @@ class SqliteStore:
         worker: str,
         lease: float,
         limit: int,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
         spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
@@ -556,7 +556,7 @@ class SqliteStore:
         agents: Collection[str],
         limit: int,
         lease: float,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
     ) -> Sequence[WebhookCursor]:
         """See `Store.dispatch`."""
         if not await self._read(lambda view: view.due(agents)):
@@ -576,7 +576,7 @@ class SqliteStore:
         return [line for item in taken if (line := await decrypted(self, self._encryption, item))]
 
     async def _due_lanes(
-        self, agent: str, limit: int, passing: Collection[Party]
+        self, agent: str, limit: int, passing: Collection[Owner]
     ) -> Sequence[Lane]:
         skipped = await self._read(lambda view: view.passed(agent, passing))
 
@@ -602,9 +602,11 @@ class SqliteStore:
             self._floor = 0.0  # its task may be forgotten now
         return await self._writer.submit(work)
 
-    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:
+    async def undelivered(
+        self, limit: int, *, parked: bool | None = None
+    ) -> Sequence[WebhookCursor]:
         """See `Store.lines`."""
-        return await self._read(lambda view: view.lines(limit, parked))
+        return await self._read(lambda view: view.undelivered(limit, parked))
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `Store.redrive`."""

@@ -32,8 +32,8 @@ from dragoman.stores.admin import (
     Pruned,
     Renamed,
     SavedValue,
+    Undelivered,
     ValueFate,
-    Waiting,
 )
 from dragoman.stores.codec import STATES
 from dragoman.stores.export_format import ExportedContext, ExportedTask
@@ -134,7 +134,7 @@ class SqliteAdmin:
         (entries,) = self.db.execute("SELECT count(*) FROM entry").fetchone()
         return tasks, entries
 
-    def audit(self, progress: Progress) -> Iterator[str]:
+    def check(self, progress: Progress) -> Iterator[str]:
         """See `audit.audit`."""
         return audit(self.db, progress)
 
@@ -208,7 +208,7 @@ class SqliteAdmin:
                 seen = version
             time.sleep(pause)
 
-    def lines(self, limit: int, *, parked: bool = False) -> list[Waiting]:
+    def undelivered(self, limit: int, *, parked: bool = False) -> list[Undelivered]:
         """Lines with something to deliver, those that were given up first."""
         found = self._lines(f"{_WAITING} WHERE line.parked = 1 LIMIT ?", limit)
         if not parked and len(found) < limit:
@@ -218,13 +218,13 @@ class SqliteAdmin:
             )
         return found
 
-    def webhooks(self, row: SqlHead) -> Sequence[Waiting]:
+    def webhooks(self, row: SqlHead) -> Sequence[Undelivered]:
         """All lines of a task."""
         return self._lines(f"{_WAITING} WHERE line.task = ? ORDER BY line.id", row.key)
 
-    def _lines(self, sql: str, value: int) -> list[Waiting]:
+    def _lines(self, sql: str, value: int) -> list[Undelivered]:
         found = fetch(self.db, sql, (value,))
-        return [Waiting(shown(columns), last) for last, *columns in found]
+        return [Undelivered(shown(columns), last) for last, *columns in found]
 
     # -- changing
 

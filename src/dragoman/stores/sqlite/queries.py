@@ -21,8 +21,8 @@ from dragoman.stores.store import (
     PAGE_BYTES,
     Census,
     Head,
+    Owner,
     Page,
-    Party,
     Place,
     Query,
     Unreadable,
@@ -359,7 +359,7 @@ class Queries:
         )
         return found.fetchone() is not None
 
-    def passed(self, agent: str, passing: Collection[Party]) -> set[int]:
+    def passed(self, agent: str, passing: Collection[Owner]) -> set[int]:
         """The lanes of these owners."""
         found = (
             self.db.execute(
@@ -385,7 +385,7 @@ class Queries:
             found.append((after, row[1] <= now))
         return found
 
-    def lines(self, limit: int, parked: bool | None) -> list[WebhookCursor]:
+    def undelivered(self, limit: int, parked: bool | None) -> list[WebhookCursor]:
         """Lines with something to deliver."""
         which = {None: "", True: " AND line.parked = 1", False: " AND line.parked = 0"}[parked]
         found = fetch(

@@ -10,14 +10,14 @@ from dragoman.model.caller import Scope, long
 from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry, Event, Received
 from dragoman.stores.cache import Commit
-from dragoman.stores.claim_order import RANKED, Ranks, Waiting, fair, owners
+from dragoman.stores.claim_order import RANKED, QueueRanks, Ranks, fair, owners
 from dragoman.stores.codec import ARTIFACT, PRIVATE, RECEIVED, body, encode, entry
 from dragoman.stores.export_format import veiled
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.sqlite import context_values
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
-from dragoman.stores.store import LARGE, PROBE, Draft, Party, Receipt, Unreadable, Webhook, party
+from dragoman.stores.store import LARGE, PROBE, Draft, Owner, Receipt, Unreadable, Webhook, owner_of
 from dragoman.stores.unreadable_rows import ASIDE, DECODING, PAUSE, UnreadableRows
 
 HANGING = ("snapshot", "receipt", "line", "message")
@@ -156,7 +156,7 @@ class Transaction:
         self._ranks = Ranks()
         self._empty: set[str] = set()
         """Agents for whom nothing waits that has a rank."""
-        self._queues: dict[str, Waiting] = {}
+        self._queues: dict[str, QueueRanks] = {}
         """What this transaction knows of the others."""
         self._after = 0
         """Where the look for owners who are not passed over goes on."""
@@ -301,10 +301,10 @@ class Transaction:
             return sorted(known.values(), key=_order)[:limit]
         return list(known.values())[:limit]
 
-    def others(self, agent: str, limit: int, passing: Collection[Party]) -> list[SqliteHead]:
+    def others(self, agent: str, limit: int, passing: Collection[Owner]) -> list[SqliteHead]:
         """The same, without those of these owners. However many of theirs wait, they are not
         read: it goes from owner to owner."""
-        fresh = [row for row in self._fresh(agent) if party(row.scope) not in passing]
+        fresh = [row for row in self._fresh(agent) if owner_of(row.scope) not in passing]
         if agent in self._empty and len(fresh) <= limit:
             return fresh
         self.flush()
@@ -354,7 +354,7 @@ class Transaction:
             found += next_
         return found
 
-    def _scope(self, agent: str, owner: Party) -> int | None:
+    def _scope(self, agent: str, owner: Owner) -> int | None:
         """The key of a scope that may not be there."""
         scope = Scope(agent, *owner)
         if (known := self._scopes.get(scope)) is None:
@@ -371,7 +371,7 @@ class Transaction:
         agent = row.scope.agent
         queue = self._queues.get(agent)
         if queue is None:
-            queue = self._queues[agent] = Waiting()
+            queue = self._queues[agent] = QueueRanks()
             if agent in self._empty:
                 self._empty.discard(agent)
             else:

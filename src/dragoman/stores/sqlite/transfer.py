@@ -60,7 +60,7 @@ def tasks(
 
 
 def take(db: Connection, row: SqliteHead) -> ExportedTask:
-    """A task of the file. Broken, when its log has a gap."""
+    """A task of the file. BadExport, when its log has a gap."""
     base = row.key << BITS
     entries = tuple(
         Item(turn, export_format.KINDS[kind], Raw(body))
