@@ -453,10 +453,10 @@ class App:
         given = [endpoint.authenticator for endpoint in self.endpoints.values()]
         if self.unguarded or any(each is not None and each.open for each in given):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"
-            more = ", and the secrets of every webhook" if self.settings.push else ""
+            more = ", the secrets of every webhook," if self.settings.push else ""
             logger.info(
-                "callers are anonymous (%s): each caller sees every task%s; what a handler saves "
-                "for a context is for every caller who names that context",
+                "callers are anonymous (%s): each caller can read every task%s and what handlers "
+                "save for contexts",
                 *(why, more),
             )
 
