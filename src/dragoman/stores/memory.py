@@ -380,7 +380,7 @@ class MemoryStore:
             self._forget(self._logs[task])
         return len(old)
 
-    # -- for those who deliver
+    # -- for the delivery of webhooks
 
     async def dispatch(
         self,

@@ -1,4 +1,4 @@
-"""Giving the tasks of one owner to another."""
+"""Gives the tasks of one owner to another."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def rename(
     dry: bool,
     encryption: Encryption,
 ) -> Renamed:
-    """Do it within the transaction that is open; or only count, without one. UnknownEntry if a
-    value is encrypted and the key is missing."""
+    """Move the tasks in the open transaction; or only count them, without a transaction. Raises
+    UnknownEntry if a value is encrypted and the key is missing."""
     tasks = receipts = dropped = named = values = doubles = 0
     found = db.execute(
         f"SELECT key, agent, tenant FROM scope WHERE {_WHOSE}", (old, agent, agent, tenant, tenant)
@@ -73,14 +73,15 @@ def _move(db: sqlite3.Connection, source: int, target: int) -> None:
         "UPDATE line SET lane = ? WHERE task IN (SELECT key FROM task WHERE scope = ?)",
         (target, source),
     )
-    # a server that remembers the row reads it again
+    # a server that has the row in its cache reads it again
     db.execute("UPDATE task SET scope = ?, version = version + 1 WHERE scope = ?", (target, source))
 
 
 def _move_values(
     db: sqlite3.Connection, source: int, target: int, old: Scope, new: Scope, encryption: Encryption
 ) -> None:
-    """Give the values of contexts to another owner, whose own ones stay as they are."""
+    """Give the values of contexts to another owner. The values that the new owner has stay
+    unchanged."""
     db.execute(f"DELETE FROM context_value WHERE {_BOTH}", (source, target))
     for (row,) in db.execute(
         "SELECT rowid FROM context_value WHERE scope = ?", (source,)
@@ -88,7 +89,7 @@ def _move_values(
         context, body = db.execute(
             "SELECT context, body FROM context_value WHERE rowid = ?", (row,)
         ).fetchone()
-        if encrypted(body):  # it is bound to its owner
+        if encrypted(body):  # the encryption is bound to the owner
             digest = digested(context)
             body = encrypt_value(
                 decrypt_value(body, old, digest, encryption), new, digest, encryption
