@@ -191,8 +191,8 @@ class Receiver:
             self._held -= sum(map(len, chunks))
 
     async def _collect(self, receive: Receive, chunks: list[bytes]) -> None:
-        """Read the chunks of a body. Raises BodyTooLarge, or Unavailable while other bodies fill the
-        memory."""
+        """Read the chunks of a body. Raises BodyTooLarge, or Unavailable while other bodies use all
+        of the memory."""
         size, more = 0, True
         while more:
             message = await receive()

@@ -1,4 +1,4 @@
-"""Workers and maintenance: leases and epochs, second attempts, cancels, and bells that nobody hears."""
+"""Workers and maintenance: leases and epochs, second attempts, cancels, and bells that fail."""
 
 from __future__ import annotations
 
