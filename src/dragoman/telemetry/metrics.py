@@ -118,7 +118,7 @@ class Histogram:
             yield "_count", self.labels, key, count
 
 
-Figure = Counter | Gauge | Histogram
+Metric = Counter | Gauge | Histogram
 
 
 class Metrics:
@@ -161,7 +161,7 @@ class Metrics:
             "dragoman_steps_total", "Steps of durable turns, by their result", "agent", "result"
         )
         self.sleeping = Gauge(
-            "dragoman_tasks_sleeping", "Tasks whose durable turn goes on later", "agent"
+            "dragoman_tasks_sleeping", "Tasks whose durable turn continues later", "agent"
         )
         self.postponed = Counter(
             "dragoman_turns_postponed_total",
@@ -206,7 +206,7 @@ class Metrics:
         self.store = Gauge("dragoman_store_up", "1 if the store answers and accepts writes, else 0")
         info = Gauge("dragoman_build_info", "The version of dragoman, as a label", "version")
         info.read = lambda: [((__version__,), 1)]
-        self.figures: tuple[Figure, ...] = (
+        self.families: tuple[Metric, ...] = (
             *(self.requests, self.request, self.refused, self.accept, self.claim, self.append),
             *(self.turn, self.postponed, self.steps, self.sleeping, self.running),
             *(self.streams, self.lag, self.deliveries),
@@ -240,16 +240,16 @@ class Metrics:
         return counted
 
 
-def render(figures: Iterable[Figure]) -> bytes:
+def render(metrics: Iterable[Metric]) -> bytes:
     """Render the page for Prometheus."""
     lines: list[str] = []
-    for figure in figures:
-        lines.append(f"# HELP {figure.name} {figure.help}")
-        lines.append(f"# TYPE {figure.name} {figure.kind}")
-        for suffix, names, values, number in figure.samples():
+    for metric in metrics:
+        lines.append(f"# HELP {metric.name} {metric.help}")
+        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        for suffix, names, values, number in metric.samples():
             pairs = ",".join(f'{n}="{_escaped(v)}"' for n, v in zip(names, values, strict=True))
             labels = f"{{{pairs}}}" if pairs else ""
-            lines.append(f"{figure.name}{suffix}{labels} {_number(number)}")
+            lines.append(f"{metric.name}{suffix}{labels} {_number(number)}")
     return "\n".join((*lines, "")).encode()
 
 
