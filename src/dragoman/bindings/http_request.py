@@ -11,6 +11,7 @@ from dragoman.bindings.access_log import AccessLine
 from dragoman.bindings.request_body import LARGE, Arriving, BodyReader, Headers
 from dragoman.model.caller import Call, Request
 from dragoman.model.errors import A2AError, BodyTooLarge, MediaTypeNotAccepted
+from dragoman.model.protocol import HTTP_JSON
 from dragoman.security.byte_budget import SMALL
 
 Message = MutableMapping[str, Any]
@@ -93,7 +94,7 @@ class HTTPRequest:
         self.send = send
         self.bodies = bodies
         self.settings = bodies.settings
-        self.binding, self.counted = "http", False
+        self.binding, self.counted = HTTP_JSON.label, False
         self.line: AccessLine | None = None
         self.reserved = 0
         """The bytes of the response that are counted as in flight."""

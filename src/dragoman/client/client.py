@@ -45,7 +45,7 @@ from dragoman.client.transport import (
 from dragoman.client.trusted_keys import to_verifier
 from dragoman.client.upload import File
 from dragoman.dialects.v0_3.card import UNSAID
-from dragoman.model import clock, to_parts
+from dragoman.model import clock, protocol, to_parts
 from dragoman.model.errors import (
     A2AError,
     InternalError,
@@ -589,7 +589,7 @@ class Client:
         about = {
             "a2a.method.name": BY_CALL[call].name,
             "gen_ai.agent.name": self.card.name[: otel.LONGEST],
-            "a2a.binding": otel.BINDINGS.get(binding, binding),
+            "a2a.binding": protocol.label(binding),
             "a2a.protocol.version": self.interface.protocol_version,
             "server.address": urlsplit(self.interface.url).hostname or "",
             **otel.ids(request),

@@ -33,6 +33,7 @@ from dragoman.model.errors import (
     VersionNotSupported,
     restored,
 )
+from dragoman.model.protocol import BINDINGS, LISTED_VERSIONS
 from dragoman.model.types import AgentCard, AgentInterface
 from dragoman.security.card_signatures import PATIENCE, SET_SIZE, Unverified, Verifier
 from dragoman.telemetry.logs import logger
@@ -44,11 +45,15 @@ Signable: TypeAlias = AgentCard | Mapping[str, Any] | bytes
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 SPOKEN = versions.SUPPORTED
 """The protocol versions that the client supports, latest first."""
-LATER = {"HTTP+JSON": ("1.0", "0.3"), "GRPC": ("1.0", "0.3")}
-"""Bindings that the oldest versions did not have, with the versions that have them."""
 MOST_NAMED = 5
 """The most missing fields that one log line names."""
 INSTALL = "; for GRPC, run `pip install 'dragoman[grpc]'`"
+
+
+def _versions_of(binding: str) -> tuple[str, ...]:
+    """Return the versions that have this binding."""
+    known = BINDINGS.get(binding)
+    return SPOKEN if known is None or known.oldest else LISTED_VERSIONS
 
 
 def address(target: str) -> str:
@@ -359,7 +364,7 @@ def interfaces(
         found
         for found in card.supported_interfaces
         if (name := found.protocol_binding.upper()) in bindings
-        and v0_3.minor(found) in LATER.get(name, SPOKEN)
+        and v0_3.minor(found) in _versions_of(name)
     ]
     if usable:
         version = v0_3.minor(usable[0])
@@ -383,7 +388,7 @@ def interfaces(
         f"{found.protocol_binding} {found.protocol_version}" for found in card.supported_interfaces
     )
     hint = "" if "GRPC" in bindings or "GRPC" not in offered else INSTALL
-    spoken = ", ".join(f"{name} {'/'.join(LATER.get(name, SPOKEN))}" for name in bindings)
+    spoken = ", ".join(f"{name} {'/'.join(_versions_of(name))}" for name in bindings)
     raise VersionNotSupported(f"the agent offers {offered}; this client supports {spoken}{hint}")
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from dragoman.dialects.versions import SUPPORTED
 from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, fold
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -67,8 +68,6 @@ HANGING = (
     ),
 )
 """Statements that find rows whose task is missing or does not agree with them."""
-
-_VERSIONS = ("0.1", "0.3", "1.0")
 
 
 class CursorRow(NamedTuple):
@@ -284,7 +283,7 @@ def _line(row: SqlHead, line: CursorRow) -> Iterator[str]:
     except DECODING as error:
         yield f"it cannot be read: {error}"
         return
-    if webhook.version not in _VERSIONS:
+    if webhook.version not in SUPPORTED:
         yield f"its version is {webhook.version!r}, which is unknown"
     broken: list[str] = []
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dragoman._version import __version__
 from dragoman.model.operations import OPERATIONS
+from dragoman.model.protocol import LISTED_VERSIONS
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of the metrics page."""
@@ -23,8 +24,6 @@ QUICK = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 """The buckets for operations of a store, in seconds."""
 LONG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The buckets for what an agent does, or what waits for one."""
-STARTED_VERSIONS = ("1.0", "0.3")
-"""The A2A versions whose counters start at 0; older ones appear with their first request."""
 STARTED_REQUESTS = ("ok", "INTERNAL_ERROR", "UNAVAILABLE")
 STARTED_REFUSALS = ("UNAUTHENTICATED", "RESOURCE_EXHAUSTED")
 STARTED_TURNS = ("completed", "failed", "lost")
@@ -219,7 +218,7 @@ class Metrics:
         first appears with its first error, so that error would raise no alert."""
         bindings = tuple(bindings)
         for agent in agents:
-            for binding, version in product(bindings, STARTED_VERSIONS):
+            for binding, version in product(bindings, LISTED_VERSIONS):
                 for operation, outcome in product(OPERATIONS, STARTED_REQUESTS):
                     self.requests.start(agent, operation.name, binding, version, outcome)
             for binding, reason in product(bindings, STARTED_REFUSALS):

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 NAME = "dragoman"
 LONGEST = 512
 """The most characters of an id in a span; a caller may have chosen it."""
-BINDINGS = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http", "GRPC": "grpc"}
-"""The names of the bindings in spans, metrics and the access log."""
 About = Mapping[str, str | int]
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from dragoman.bells.bell import Bell, Listeners
 from dragoman.bindings.metrics_server import MetricsServer
+from dragoman.model.protocol import BINDINGS, GRPC
 from dragoman.server.settings import Settings
 from dragoman.stores.store import Census, Store
 from dragoman.telemetry import otel
@@ -84,7 +85,8 @@ class Monitoring:
                 yield (agent,), metric(census)
 
         served = self._settings.grpc_port is not None
-        metrics.start(agents, ("jsonrpc", "http", "grpc") if served else ("jsonrpc", "http"))
+        labels = [each.label for each in BINDINGS.values() if served or each is not GRPC]
+        metrics.start(agents, labels)
         metrics.running.read = runs
         metrics.streams.read = lambda: [((), streams())]
         metrics.tasks.read = tasks

@@ -69,7 +69,6 @@ LONGEST = 24 * 3600.0
 TRACES = 1024
 """The most messages whose trace is remembered."""
 TOPIC = "push:"
-KINDS = {"1.0": "application/a2a+json"}
 
 
 class Failure(Struct, frozen=True):
@@ -207,7 +206,7 @@ class Courier:
                 if place.waited and not await self.store.dispatched(line, cursor, wait=self.lease):
                     return  # deleted in the meantime
                 # One batch: an endless log must not keep the place for itself.
-                events = line.webhook.version == "1.0"
+                events = versions.BY_NAME[line.webhook.version].pushes_events
                 for item in await (self._events if events else self._tasks)(line):
                     body = item.body
                     attempt = line.attempts + 1 if cursor == line.cursor else 1
@@ -381,7 +380,7 @@ class Courier:
         id = delivery(line.task, config.id, number)
         now = int(time.time())
         headers = {
-            "content-type": KINDS.get(line.webhook.version, "application/json"),
+            "content-type": versions.BY_NAME[line.webhook.version].push_type,
             "user-agent": f"dragoman/{__version__}",
             signature.ID: id,
             signature.TIMESTAMP: str(now),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.dialects.v0_1 import PREFIX
+from dragoman.dialects.versions import CHOSEN_ID_PREFIX
 from dragoman.model.caller import Scope
 from dragoman.security.encryption import Encryption
 from dragoman.stores.admin import Renamed
@@ -84,7 +84,7 @@ async def rename(
     async with db.transaction(isolation="repeatable_read" if dry else "read_committed"):
         locking = _LOCK.removesuffix(" FOR UPDATE") if dry else _LOCK
         keys = [row[0] for row in await db.fetch(locking, old, agent, tenant)]
-        tasks, named = await db.fetchrow(_COUNT, old, agent, tenant, PREFIX)
+        tasks, named = await db.fetchrow(_COUNT, old, agent, tenant, CHOSEN_ID_PREFIX)
         receipts, dropped = await db.fetchrow(_SENT, old, new, keys)
         values = await db.fetch(_VALUES, old, new, keys)
         doubles = sum(double for *_, double in values)

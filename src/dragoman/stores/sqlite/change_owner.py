@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from dragoman.dialects.v0_1 import PREFIX
+from dragoman.dialects.versions import CHOSEN_ID_PREFIX
 from dragoman.model.caller import Scope
 from dragoman.security.encryption import Encryption
 from dragoman.stores.admin import Renamed
@@ -42,7 +42,10 @@ def rename(
         target = row[0] if row else 0
         tasks += _one(db, "SELECT count(*) FROM task WHERE scope = ?", source)
         named += _one(
-            db, "SELECT count(*) FROM task WHERE scope = ? AND id GLOB ?", source, f"{PREFIX}*"
+            db,
+            "SELECT count(*) FROM task WHERE scope = ? AND id GLOB ?",
+            source,
+            f"{CHOSEN_ID_PREFIX}*",
         )
         receipts += _one(db, "SELECT count(*) FROM receipt WHERE scope = ?", source)
         dropped += _one(db, f"SELECT count(*) FROM receipt WHERE {_DOUBLE}", source, target)
