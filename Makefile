@@ -19,20 +19,20 @@ BENCH_STAMP := $(VENV)/.bench
 .PHONY: help demo test fast docs interop soak fuzz peers check format proto bench wheel clean
 
 help:
-	@echo "make demo    three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
-	@echo "make test    set up, check and run all tests"
-	@echo "make fast    run the quick tests of the parts, the bindings and the pages, in about a minute"
-	@echo "make docs    try the blocks, links and tables of the pages"
-	@echo "make interop every foreign client, server and framework, in full; writes docs/interop.md and a table of docs/bridges.md"
-	@echo "make soak    crash it, cut its network and attack it for an hour (SCALE=0.1 for less)"
-	@echo "make fuzz    send it whatever it should not be sent (SECONDS=600; FUZZ_SEED=… again)"
-	@echo "make peers   install the foreign clients and servers that the tests call, in .peers"
-	@echo "make check   format, lint, types, import rules, the table of clauses"
-	@echo "make format  put the format right"
-	@echo "make proto   compile the .proto files anew"
-	@echo "make bench   dragoman beside its peers: more than an hour (ARGS=--quick for a small round)"
-	@echo "make wheel   build wheel and sdist"
-	@echo "make clean   remove what was made"
+	@echo "make demo    run the demo: three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
+	@echo "make test    set up, run all checks and tests"
+	@echo "make fast    run the quick tests of the units, the bindings and the docs, in about a minute"
+	@echo "make docs    check code blocks, links and tables in the docs"
+	@echo "make interop test with every foreign client, server and framework; writes docs/interop.md and a table in docs/bridges.md"
+	@echo "make soak    run crash, network and attack tests for an hour (SCALE=0.1 for less)"
+	@echo "make fuzz    send invalid input (default: 60 s; SECONDS=600 for longer, FUZZ_SEED=… to repeat)"
+	@echo "make peers   install the foreign clients and servers for the tests, in .peers"
+	@echo "make check   check format, lint, types, import rules and the table of clauses"
+	@echo "make format  format the code"
+	@echo "make proto   recompile the .proto files"
+	@echo "make bench   compare dragoman with its peers: more than an hour (ARGS=--quick for less)"
+	@echo "make wheel   build the wheel and the sdist"
+	@echo "make clean   remove generated files"
 
 demo: $(STAMP)
 	@$(BIN)/dragoman demo $(if $(ONCE),--once)

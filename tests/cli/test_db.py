@@ -251,7 +251,7 @@ def test_other_looks_use_indexes(here: Path) -> None:
     with SqliteAdmin(path, write=True) as admin:
         seen: list[str] = []
         admin.db.set_trace_callback(seen.append)
-        admin.lines(5)
+        admin.undelivered(5)
         admin.redrive()
         list(admin.prune(time.time()))
         steps = plans(admin, seen)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.byte_trace import Tap
+from dragoman.cli.byte_trace import ByteTrace
 from dragoman.dialects import v1_0
 from dragoman.model.types import TaskState
 from tests.cli.test_agent_commands import run
@@ -96,18 +96,18 @@ async def test_an_answer_that_comes_in_pieces() -> None:
 
 
 def test_what_is_shown_of_a_message(capsys: pytest.CaptureFixture[str]) -> None:
-    tap = Tap(["x1"])
+    trace = ByteTrace(["x1"])
     basic = base64.b64encode(f"ann:{LONG}".encode()).decode()
-    tap(
+    trace(
         True,
         f"GET /tasks?pageSize=5&corp_id=abc%2Fdef123&status=1 HTTP/1.1\r\nHost: a\r\n"
         f"Authorization: Basic {basic}\r\nCookie: a=first-cookie; b=second-cookie\r\n"
         "A2A-Version: 1.0\r\n\r\n".encode(),
     )
-    tap(False, b"HTTP/1.1 302 Found\r\nlocation: https://b/?code=1234567890&x=y\r\n\r\n")
-    tap(False, f"{LONG} abc/def123 second-cookie first-cookie x1 1234567890".encode())
-    tap(True, b"grant_type=refresh_token&refresh_token=A%2BBCDEFG")
-    tap(False, b"A+BCDEFG A%2BBCDEFG")
+    trace(False, b"HTTP/1.1 302 Found\r\nlocation: https://b/?code=1234567890&x=y\r\n\r\n")
+    trace(False, f"{LONG} abc/def123 second-cookie first-cookie x1 1234567890".encode())
+    trace(True, b"grant_type=refresh_token&refresh_token=A%2BBCDEFG")
+    trace(False, b"A+BCDEFG A%2BBCDEFG")
     assert capsys.readouterr().err.splitlines() == [
         "> GET /tasks?pageSize=5&corp_id=***&status=1 HTTP/1.1",
         "> Host: a",

@@ -13,7 +13,7 @@ import pytest
 from dragoman import App, TaskState
 from dragoman.client import Client, TransportRequest, TransportResponse, Unreachable
 from dragoman.client.transport import ASGITransport, Silent
-from dragoman.model.errors import LimitExceeded, TooLarge, Unavailable
+from dragoman.model.errors import BodyTooLarge, LimitExceeded, Unavailable
 from tests.client.test_client import parrot
 from tests.client.transports import (
     BINDINGS,
@@ -494,7 +494,7 @@ async def test_pauses_grow_and_end(pauses: list[float]) -> None:
 
 
 async def test_what_would_be_no_smaller_is_not_tried_again(pauses: list[float]) -> None:
-    for status, kind in ((413, TooLarge), (408, LimitExceeded)):
+    for status, kind in ((413, BodyTooLarge), (408, LimitExceeded)):
         transport = refusing(9, status, "1")
         async with Client.connect(card(), transport=transport) as client:
             with pytest.raises(kind):

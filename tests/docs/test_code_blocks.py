@@ -333,6 +333,28 @@ def test_the_readme_shows_what_send_prints(url: str, tmp_path: Path) -> None:
     assert task.sub("ID", done.stdout) == task.sub("ID", shown)
 
 
+def test_the_quickstart_shows_what_serve_logs(tmp_path: Path) -> None:
+    text = (ROOT / "docs/quickstart.md").read_text()
+    (shown,) = re.findall(r"^```sh\ndragoman serve .*?\n```\n\n```\n(.*?)^```$", text, re.M | re.S)
+    (tmp_path / "booking.py").write_text(
+        next(b.text for b in blocks("python") if b.page.name == "quickstart.md")
+    )
+    command = [sys.executable, "-m", "dragoman", "serve", "booking:agent", "--port", "0"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        logged = [process.stderr.readline() for _ in shown.splitlines()]
+    finally:
+        process.kill()
+        process.communicate()
+    assert [masked(line) for line in logged] == [masked(line) for line in shown.splitlines(True)]
+
+
+def masked(line: str) -> str:
+    """A log line without its time and the port."""
+    return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:0", re.sub(r"^[\d:]{8} ", "", line))
+
+
 # ---- settings ------------------------------------------------------------------------------
 
 
@@ -345,4 +367,4 @@ def test_settings_are_understood(block: Block, here: Path) -> None:
     found = load_settings.load(environ={}, checks=wiring.CHECKS)
     assert found != settings.Settings()
     if found.auth:
-        assert wiring.gate(wiring.auth(found.auth), found)
+        assert wiring.authenticator(wiring.auth(found.auth), found)

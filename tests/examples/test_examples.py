@@ -135,9 +135,9 @@ async def test_mounted() -> None:
     assert "Hello, Bob!" in answer.text
 
 
-def test_rehearsal() -> None:
+def test_without_server() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "examples.rehearsal"],
+        [sys.executable, "-m", "examples.without_server"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -208,7 +208,7 @@ class Sender:
     ) -> Sequence[WebhookCursor]:
         """Wait until the pending deliveries satisfy a condition, and return them."""
         async with asyncio.timeout(PATIENCE):
-            while not ready(found := await self.store.lines(1000, **which)):
+            while not ready(found := await self.store.undelivered(1000, **which)):
                 await asyncio.sleep(0.005)
         return found
 

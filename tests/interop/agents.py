@@ -118,11 +118,11 @@ async def modes(turn: Turn) -> dict[str, Any]:
 # ---- agents that wait ------------------------------------------------------------------------
 
 
-class Gate:
+class TaskGate:
     """Holds a handler in the middle of its work until the test lets it go on. The first message
     of the task is the gate's name."""
 
-    known: ClassVar[dict[str, Gate]] = {}
+    known: ClassVar[dict[str, TaskGate]] = {}
 
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
@@ -132,7 +132,7 @@ class Gate:
         """Set it, and the handler goes on."""
         self.stopped = False
         """The handler was interrupted while it waited."""
-        Gate.known[self.name] = self
+        TaskGate.known[self.name] = self
 
     @classmethod
     async def hold(cls, turn: Turn) -> None:
@@ -150,7 +150,7 @@ async def story(turn: Turn) -> AsyncIterator[Any]:
     """Tells one half before the gate and the other half after it."""
     yield turn.working("At the gate")
     yield turn.write("before", name="story")
-    await Gate.hold(turn)
+    await TaskGate.hold(turn)
     yield turn.write("after", name="story", last=True)
     yield turn.complete("Through")
 
@@ -161,7 +161,7 @@ async def permit(turn: Turn) -> AsyncIterator[Any]:
         yield turn.require_auth("Sign in at https://login.example/")
         if turn.text == "later":
             return
-        await Gate.hold(turn)
+        await TaskGate.hold(turn)
         yield turn.working("Thank you")
     yield turn.artifact("let in", name="result")
 
@@ -170,7 +170,7 @@ async def linger(turn: Turn) -> AsyncIterator[Any]:
     """Finishes its work although it was asked to stop."""
     yield turn.working()
     try:
-        await Gate.hold(turn)
+        await TaskGate.hold(turn)
     except asyncio.CancelledError:
         yield turn.complete("Too late to stop")
 
@@ -181,7 +181,7 @@ class Careful:
     async def run(self, turn: Turn) -> AsyncIterator[Any]:
         """Work."""
         yield turn.working()
-        await Gate.hold(turn)
+        await TaskGate.hold(turn)
 
     async def cancel(self, turn: Turn) -> AsyncIterator[Any]:
         """Tidy up."""

@@ -12,7 +12,7 @@ from google.protobuf import json_format
 from dragoman import App
 from tests.harness.server import serving
 from tests.harness.webhooks import Inbox, receiving
-from tests.interop.agents import Gate, agent, echo, reply, story, talk
+from tests.interop.agents import TaskGate, agent, echo, reply, story, talk
 from tests.interop.reference import Peer, Speak, asking, gather, kinds, send, states
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -62,7 +62,7 @@ async def test_credentials_are_those_of_the_config(speak: Speak) -> None:
 
 @pytest.mark.clause("push.create")
 async def test_a_webhook_that_is_created_while_the_task_works(speak: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with both(speak, story) as (peer, inbox):
         stream = peer.live.send_message(asking(gate.name))
         seen = [await anext(stream) for _ in range(3)]
@@ -80,7 +80,7 @@ async def test_a_webhook_that_is_created_while_the_task_works(speak: Speak) -> N
 
 @pytest.mark.clause("push.delete")
 async def test_a_webhook_that_is_deleted_is_told_nothing_more(speak: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with both(speak, story) as (peer, inbox), receiving() as other:
         stream = peer.live.send_message(asking(gate.name, configuration=configured(inbox)))
         task = (await anext(stream)).task.id

@@ -12,7 +12,7 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from google.protobuf.json_format import MessageToDict
 
-from tests.interop.agents import Gate
+from tests.interop.agents import TaskGate
 from tests.interop.reference import Speak, asking, begin, gather, kinds, send, state, states, texts
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest.mark.clause("send.blocking", "send.blocking-complete", "results.in-artifacts")
 async def test_send_waits_for_the_end(meet: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with meet("story") as peer:
         sending = asyncio.create_task(send(peer.plain, gate.name))
         await gate.reached.wait()
@@ -58,7 +58,7 @@ async def test_many_at_once_each_get_their_own(meet: Speak) -> None:
 @pytest.mark.clause("send.return-immediately")
 @pytest.mark.parametrize("how", ["asked for in the request", "set in the client"])
 async def test_send_returns_immediately(meet: Speak, how: str) -> None:
-    gate = Gate()
+    gate = TaskGate()
     config = {"polling": True} if "client" in how else {}
     async with meet("story", **config) as peer:
         sending = send(peer.plain, gate.name) if config else begin(peer.plain, gate.name)
@@ -164,7 +164,7 @@ async def test_authorization_by_a_further_message(meet: Speak) -> None:
 
 async def test_authorization_elsewhere(meet: Speak) -> None:
     """The send is answered; the agent goes on by itself once it is let in."""
-    gate = Gate()
+    gate = TaskGate()
     async with meet("permit") as peer:
         task = await send(peer.plain, gate.name)
         assert state(task) == "auth_required"
@@ -179,7 +179,7 @@ async def test_authorization_elsewhere(meet: Speak) -> None:
 @pytest.mark.clause("send.while-working")
 async def test_message_for_a_task_at_work(meet: Speak) -> None:
     """It is taken, and the task ends when it has been read too."""
-    gate = Gate()
+    gate = TaskGate()
     async with meet("story") as peer:
         task = await begin(peer.plain, gate.name)
         await gate.reached.wait()

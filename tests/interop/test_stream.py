@@ -21,7 +21,7 @@ from google.protobuf.json_format import MessageToDict
 from dragoman import App
 from dragoman.model.events import RESUME
 from tests.harness.server import serving
-from tests.interop.agents import Gate, agent, book, story
+from tests.interop.agents import TaskGate, agent, book, story
 from tests.interop.reference import (
     Speak,
     asking,
@@ -85,7 +85,7 @@ async def test_history_in_the_first_event(meet: Speak, length: int | None, kept:
 
 @pytest.mark.clause("stream.live")
 async def test_events_arrive_while_the_agent_is_at_work(meet: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with meet("story") as peer:
         stream = peer.live.send_message(asking(gate.name))
         early = [await anext(stream) for _ in range(3)]
@@ -135,7 +135,7 @@ async def test_questions_and_answers_by_streams(meet: Speak) -> None:
 
 @pytest.mark.clause("auth-required.streams-open")
 async def test_stream_stays_open_while_the_agent_waits_to_be_let_in(meet: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with meet("permit") as peer:
         stream = peer.live.send_message(asking(gate.name))
         assert states([await anext(stream), await anext(stream)]) == ["submitted", "auth_required"]
@@ -200,7 +200,7 @@ async def _said(meet: Speak, text: str) -> str:
 
 @pytest.mark.clause("subscribe.task-first", "subscribe.ends-terminal", "get.current-state")
 async def test_subscription_to_a_running_task(meet: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with meet("story") as peer:
         task = await begin(peer.plain, gate.name)
         await gate.reached.wait()
@@ -220,7 +220,7 @@ async def test_subscription_to_a_running_task(meet: Speak) -> None:
 
 @pytest.mark.clause("events.same-for-all", "events.close-one")
 async def test_all_streams_show_the_same_and_one_can_leave(meet: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with meet("story") as peer:
         origin = peer.live.send_message(asking(gate.name))
         task = (await anext(origin)).task.id
@@ -237,7 +237,7 @@ async def test_all_streams_show_the_same_and_one_can_leave(meet: Speak) -> None:
 
 
 async def test_client_that_goes_away_stops_nothing(meet: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with meet("story") as peer:
         async with aclosing(peer.live.send_message(asking(gate.name))) as stream:
             task = (await anext(stream)).task.id
@@ -354,7 +354,7 @@ async def test_signs_of_life_disturb_no_client(
     speak: Speak, constants: Callable[..., None]
 ) -> None:
     constants(keepalive=0.02)
-    gate, heard = Gate(), Overheard()
+    gate, heard = TaskGate(), Overheard()
     async with (
         serving(App(agent(story))) as url,
         speak(url, transport=heard) as peer,

@@ -10,7 +10,7 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import InvalidParamsError, TaskNotCancelableError, TaskNotFoundError
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from tests.interop.agents import Gate
+from tests.interop.agents import TaskGate
 from tests.interop.reference import (
     BINDINGS,
     HTTP,
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest.mark.clause("get.current-state", "history.unset")
 async def test_get_shows_the_task_as_it_is(meet: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with meet("story") as peer:
         task = await begin(peer.plain, gate.name)
         await gate.reached.wait()
@@ -289,7 +289,7 @@ async def test_list_refuses_what_cannot_be(meet: Speak, request_: pb.ListTasksRe
 
 @pytest.mark.clause("cancel.updated-task", "state.terminal-final")
 async def test_cancel_of_a_running_task(meet: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with meet("story") as peer:
         stream = peer.live.send_message(asking(gate.name))
         task = (await anext(stream)).task
@@ -304,7 +304,7 @@ async def test_cancel_of_a_running_task(meet: Speak) -> None:
 
 
 async def test_cancel_ends_a_send_that_waits(meet: Speak) -> None:
-    gate, context = Gate(), uuid.uuid4().hex
+    gate, context = TaskGate(), uuid.uuid4().hex
     async with meet("story") as peer:
         sending = asyncio.create_task(send(peer.plain, gate.name, context=context))
         await gate.reached.wait()
@@ -322,7 +322,7 @@ async def test_cancel_of_a_task_that_waits_for_input(meet: Speak) -> None:
 
 
 async def test_agent_tidies_up_when_canceled(meet: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with meet("careful") as peer:
         task = await begin(peer.plain, gate.name)
         await gate.reached.wait()
@@ -332,7 +332,7 @@ async def test_agent_tidies_up_when_canceled(meet: Speak) -> None:
 
 
 async def test_agent_that_finishes_instead(meet: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with meet("linger") as peer:
         task = await begin(peer.plain, gate.name)
         await gate.reached.wait()
@@ -345,7 +345,7 @@ async def test_agent_that_finishes_instead(meet: Speak) -> None:
 @pytest.mark.clause("cancel.idempotent")
 @pytest.mark.parametrize("meet", HTTP, indirect=True)  # over one gRPC channel they come in turn
 async def test_cancels_at_the_same_time_share_one_outcome(meet: Speak) -> None:
-    gate = Gate()
+    gate = TaskGate()
     async with meet("story") as peer:
         stream = peer.live.send_message(asking(gate.name))
         task = (await anext(stream)).task

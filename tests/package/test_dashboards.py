@@ -1,4 +1,4 @@
-"""Dashboard, alerts and autoscaler ask for figures that there are, in a way that is right."""
+"""Dashboard, alerts and autoscaler use metrics that exist, in the right way."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ async def test_what_alerts_watch_is_told_from_the_start() -> None:
         assert after.get(name) == 2
 
 
-async def test_every_figure_that_is_asked_for_is_told(scraped: Scrape) -> None:
-    declared = {figure.name: set(figure.labels) for figure in Metrics().figures}
+async def test_every_metric_in_a_query_exists(scraped: Scrape) -> None:
+    declared = {metric.name: set(metric.labels) for metric in Metrics().families}
     names = scraped.names()
     asked = set()
     for where, query in queries().items():

@@ -24,11 +24,11 @@ SERVICE = "/lf.a2a.v1.A2AService"
 VERSION = (("a2a-version", "1.0"),)
 
 
-class Gate:
+class WaitingAgent:
     """An agent that says something and waits until it may go on."""
 
     def __init__(self) -> None:
-        self.agent = Agent("Gate", description="Waits.")
+        self.agent = Agent("WaitingAgent", description="Waits.")
         self.open = asyncio.Event()
         self.running = 0
 
@@ -41,9 +41,9 @@ class Gate:
 
 
 @contextlib.asynccontextmanager
-async def opened(gate: Gate | None = None, **settings: Any) -> AsyncIterator[str]:
+async def opened(waiting: WaitingAgent | None = None, **settings: Any) -> AsyncIterator[str]:
     """The address of an application with little patience."""
-    agent = (gate or Gate()).agent
+    agent = (waiting or WaitingAgent()).agent
     usual = {"grpc_port": 0, "request_timeout": 1.5, "stall": 1, "drain_timeout": 0.1}
     async with App(agent, **usual | settings) as app:
         yield f"127.0.0.1:{app.ports[0].number}"
@@ -135,20 +135,20 @@ async def test_there_is_room_for_so_many() -> None:
 
 async def test_calls_beyond_those_of_a_connection_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Settings, "grpc_calls", 2)
-    gate = Gate()
+    waiting = WaitingAgent()
     async with (
-        opened(gate) as address,
+        opened(waiting) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         send = channel.unary_unary(f"{SERVICE}/SendMessage")
         calls = [send(request("wait"), metadata=VERSION, timeout=20) for _ in range(4)]
         tasks = [asyncio.ensure_future(_answer(call)) for call in calls]
         async with asyncio.timeout(5):
-            while gate.running < 2:
+            while waiting.running < 2:
                 await asyncio.sleep(0.01)
         assert await works(address), "others do not wait for them"
-        assert gate.running == 3  # two of these, and the other's
-        gate.open.set()
+        assert waiting.running == 3  # two of these, and the other's
+        waiting.open.set()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
     # who comes while the last one is still being put away is refused
     failed = [each for each in answers if isinstance(each, grpc.aio.AioRpcError)]

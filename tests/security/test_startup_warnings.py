@@ -66,8 +66,8 @@ async def test_anybody_shall(said: Any) -> None:
     assert loud(found) == []
     (word,) = anonymous(found)
     assert "Anonymous() is set" in word
-    assert "each caller sees every task" in word
-    assert "saves for a context is for every caller who names that context" in word
+    assert "each caller can read every task" in word
+    assert "what handlers save for contexts" in word
 
 
 @pytest.mark.clause("tls.required")

@@ -26,7 +26,7 @@ class Collector:
     """What has arrived, the latest value of each figure."""
 
     def __init__(self) -> None:
-        self.figures: dict[tuple[str, Labels], float] = {}
+        self.metrics: dict[tuple[str, Labels], float] = {}
         self.kinds: dict[str, str] = {}
         self.spans: list[Span] = []
         self.http = self.grpc = ""
@@ -64,7 +64,7 @@ class Collector:
         self.kinds[metric.name] = "counter" if kind == "sum" else str(kind)
         for point in getattr(metric, str(kind)).data_points:
             value = getattr(point, point.WhichOneof("value"))
-            self.figures[metric.name, frozenset(attributes(point).items())] = value
+            self.metrics[metric.name, frozenset(attributes(point).items())] = value
 
     async def _notify(self) -> None:
         async with self._came:

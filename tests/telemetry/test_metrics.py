@@ -213,7 +213,7 @@ def test_the_format() -> None:
         'b_seconds_bucket{le="0.1"} 1\nb_seconds_bucket{le="1"} 2\nb_seconds_bucket{le="+Inf"} 3\n'
         "b_seconds_sum 2.6\nb_seconds_count 3\n"
     )
-    assert isinstance(parse(render(Metrics().figures).decode()), Scrape)
+    assert isinstance(parse(render(Metrics().families).decode()), Scrape)
 
 
 def test_the_table_in_the_documentation() -> None:
@@ -224,5 +224,5 @@ def test_the_table_in_the_documentation() -> None:
         for name, kind, labels, what in rows
     }
     assert told == {
-        figure.name: (figure.kind, figure.labels, figure.help) for figure in Metrics().figures
+        figure.name: (figure.kind, figure.labels, figure.help) for figure in Metrics().families
     }

@@ -64,15 +64,15 @@ async def test_all_of_it_arrives(monkeypatch: pytest.MonkeyPatch, protocol: str)
     # everything that Prometheus is told, with the same values
     own = {key: value for key, value in page.samples.items() if key[0].startswith("dragoman_")}
     assert len(own) > 100
-    assert {key: collector.figures.get(key) for key in own} == own
-    assert {name for name, _ in collector.figures} == {name for name, _ in page.samples}
+    assert {key: collector.metrics.get(key) for key in own} == own
+    assert {name for name, _ in collector.metrics} == {name for name, _ in page.samples}
     kinds = {name: "counter" if kind == "histogram" else kind for name, kind in page.kinds.items()}
     for name, kind in collector.kinds.items():
         stem = name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
         assert kind == kinds.get(name, kinds.get(stem)), name
     none: frozenset[tuple[str, str]] = frozenset()
     for name in ("dragoman_ready", "dragoman_store_up"):
-        value = collector.figures[name, none]
+        value = collector.metrics[name, none]
         assert (type(value), value) == (int, 1), name
     turn = collector.span("turn office")
     assert turn is not None
@@ -116,10 +116,10 @@ async def test_as_the_page_says(tmp_path: Path) -> None:
             await collector.until(
                 lambda: any(
                     name == "dragoman_requests_total" and value == 1
-                    for (name, _), value in collector.figures.items()
+                    for (name, _), value in collector.metrics.items()
                 )
             )
-            assert collector.figures["dragoman_ready", frozenset()] == 1
+            assert collector.metrics["dragoman_ready", frozenset()] == 1
             process.send_signal(signal.SIGINT)
             said += (await asyncio.wait_for(process.stderr.read(), 30)).decode()
             assert await process.wait() == 0, said
@@ -128,4 +128,4 @@ async def test_as_the_page_says(tmp_path: Path) -> None:
                 os.kill(process.pid, signal.SIGKILL)
                 await process.wait()
     assert "Traceback" not in said, said
-    assert collector.figures["dragoman_ready", frozenset()] == 0, "it drained"
+    assert collector.metrics["dragoman_ready", frozenset()] == 0, "it drained"

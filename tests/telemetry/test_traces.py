@@ -362,7 +362,7 @@ def figures(reader: InMemoryMetricReader) -> dict[str, Any]:
     }
 
 
-async def test_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_of_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     monkeypatch.setattr(metrics, "get_meter_provider", lambda: provider)

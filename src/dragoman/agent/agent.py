@@ -15,6 +15,7 @@ from dragoman.agent.turn import Turn as Turn
 from dragoman.model.caller import Caller, fault, long
 from dragoman.model.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.model.events import RESUME
+from dragoman.model.protocol import HTTP_JSON, JSONRPC, LISTED_VERSIONS
 from dragoman.model.remote_task import covers
 from dragoman.model.skill_extension import SKILL_SCHEMA, SkillSchema
 from dragoman.model.types import (
@@ -41,8 +42,6 @@ Extended = Callable[[Caller, AgentCard], AgentCard | Awaitable[AgentCard]]
 RESERVED = ("v1", "tasks", "healthz", "readyz")
 JSON = "application/json"
 MODES = ("text/plain", JSON)
-VERSIONS = ("1.0", "0.3")
-"""The versions that a card lists by default, in order of preference."""
 
 
 class AgentError(ValueError):
@@ -383,7 +382,7 @@ class Agent:
         *,
         push: bool = False,
         addresses: Mapping[str, str] | None = None,
-        versions: Sequence[str] = VERSIONS,
+        versions: Sequence[str] = LISTED_VERSIONS,
     ) -> AgentCard:
         """Make the public card of the agent at this URL. `addresses` are the addresses of the
         listed bindings, in order; by default JSON-RPC and HTTP+JSON at the URL."""
@@ -392,7 +391,7 @@ class Agent:
             # JSON-RPC gets a trailing slash: without it, a mounted application would redirect, and
             # a POST does not survive a redirect. The HTTP+JSON paths are appended, so that address
             # has none.
-            addresses = {"JSONRPC": f"{url}/", "HTTP+JSON": url}
+            addresses = {JSONRPC.name: f"{url}/", HTTP_JSON.name: url}
         return AgentCard(
             name=self.name,
             description=self.description,

@@ -542,7 +542,7 @@ class Turn(Output):
     async def emit(self, event: Any) -> None:
         """Log an event now. Accepts everything that a generator may yield."""
         if self._run is None:
-            raise RuntimeError("this turn is not running: there is nobody to emit to")
+            raise RuntimeError("this turn is not running; events cannot be emitted")
         for item in self._events(event):
             await self._run.emit(item)
 

@@ -92,7 +92,7 @@ class Endpoint:
         bodies: BodyReader,
         *,
         identify: Identify | None = None,
-        gate: Authenticator | None = None,
+        authenticator: Authenticator | None = None,
         limits: Limits | None = None,
         hosts: TrustedHosts,
         prefix: str = "",
@@ -102,9 +102,11 @@ class Endpoint:
         self.streams = streams
         self.bodies = bodies
         self.identify = identify
-        self.gate = gate
+        self.authenticator = authenticator
         self.hosts = hosts
-        self.single = SINGLE | {name.encode() for name in gate.headers} if gate else SINGLE
+        self.single = (
+            SINGLE | {name.encode() for name in authenticator.headers} if authenticator else SINGLE
+        )
         """The headers that must not be repeated."""
         self.prefix = prefix
         """The agent's path below the application, if several agents share it."""
@@ -221,7 +223,7 @@ class Endpoint:
         self, operation: Operation, request: WireStruct, call: Call, incoming: RequestInfo
     ) -> Awaitable[Any]:
         """Run an operation and return its answer, or the stream that it opened."""
-        if self.gate is not None and self.gate.tokens:
+        if self.authenticator is not None and self.authenticator.tokens:
             return self._challenged(self._run(operation, request, call, incoming), incoming)
         return self._run(operation, request, call, incoming)
 
@@ -234,12 +236,12 @@ class Endpoint:
             raise
 
     def _challenge(self, error: Exception, incoming: RequestInfo) -> None:
-        if self.gate is None or not isinstance(error, Unauthenticated | Forbidden):
+        if self.authenticator is None or not isinstance(error, Unauthenticated | Forbidden):
             return
         # a gRPC request does not name the server's HTTP address
         known = self.settings.url or (isinstance(incoming, HTTPRequest) and self.known(incoming))
         where = f"{self._base(incoming)}{METADATA}{self.prefix}" if known else ""
-        if challenge := self.gate.challenge(error, where):
+        if challenge := self.authenticator.challenge(error, where):
             error.headers["www-authenticate"] = challenge
 
     def _operate(
@@ -322,10 +324,10 @@ class Endpoint:
 
     def _declared(self, card: AgentCard) -> AgentCard:
         """Add the security schemes in force to the card."""
-        if self.gate is None:
+        if self.authenticator is None:
             return card
         skills = self.service.agent.skills.items()
-        return self.gate.declared(card, {key: skill.scopes for key, skill in skills})
+        return self.authenticator.declared(card, {key: skill.scopes for key, skill in skills})
 
     def _address(self, listed: Listed, url: str) -> str:
         """Return the address of a binding on a card for this URL."""

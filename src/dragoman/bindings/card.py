@@ -23,6 +23,7 @@ from dragoman.model.errors import (
     Misdirected,
 )
 from dragoman.model.operations import BY_CALL
+from dragoman.model.protocol import HTTP_JSON
 from dragoman.model.types import AgentCard, GetExtendedAgentCardRequest
 from dragoman.security.card_keys import CardKey
 from dragoman.security.card_signatures import signatures, signed
@@ -49,16 +50,14 @@ def _v1_0(card: AgentCard, keys: Sequence[CardKey], jku: str) -> bytes:
     return encode(signed(card, keys, jku))
 
 
-def _v0_3(card: AgentCard, *_: object) -> bytes:
-    return encode(old(card))
+def _older(version: str) -> Writing:
+    return lambda card, *_: encode(old(card, version))
 
 
-def _v0_2(card: AgentCard, *_: object) -> bytes:
-    return encode(old(card, "0.2"))
-
-
-FORMS: dict[str, Writing] = dict.fromkeys(versions.SUPPORTED, _v0_3)
-FORMS |= {"": _everybody, "1.0": _v1_0, "0.2": _v0_2}
+FORMS: dict[str, Writing] = {
+    each.name: _v1_0 if each.card == "1.0" else _older(each.card) for each in versions.VERSIONS
+}
+FORMS[""] = _everybody
 """The function that encodes the card for a version; "" is a form that all versions can read."""
 
 
@@ -127,7 +126,7 @@ async def extended(endpoint: Endpoint, incoming: HTTPRequest) -> None:
         _only_read(incoming)
         operation = BY_CALL["extended_card"]
         if incoming.line is not None:
-            incoming.line.begins(endpoint.service.agent.key, operation.name, "http")
+            incoming.line.begins(endpoint.service.agent.key, operation.name, HTTP_JSON.label)
         version = _version(incoming) or "0.2"
         if version == "1.0":  # 1.0 has another path for it
             raise versions.unsupported(version)

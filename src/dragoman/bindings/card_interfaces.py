@@ -11,9 +11,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.agent.agent import RESERVED, VERSIONS
+from dragoman.agent.agent import RESERVED
+from dragoman.model import protocol
+from dragoman.model.protocol import LISTED_VERSIONS as VERSIONS
 
-JSONRPC, REST, GRPC = BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
+JSONRPC, REST, GRPC = BINDINGS = tuple(protocol.BINDINGS)
 TAKEN = (*RESERVED, "agent", "message")
 """First path segments that the protocol or the server uses."""
 _PATH = re.compile(r"(?:/[A-Za-z0-9_~-][\w.~-]*)+/?", re.ASCII)

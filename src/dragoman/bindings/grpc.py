@@ -37,6 +37,7 @@ from dragoman.model.errors import (
 )
 from dragoman.model.events import RESUME, Entry
 from dragoman.model.operations import Operation
+from dragoman.model.protocol import GRPC
 from dragoman.server.reader import LogStream
 from dragoman.server.settings import Settings
 from dragoman.telemetry.logs import logger
@@ -231,7 +232,7 @@ class GrpcRequestInfo:
 
     __slots__ = ("bodies", "context", "counted", "headers", "line", "method", "settings")
 
-    binding = "grpc"
+    binding = GRPC.label
 
     def __init__(self, context: Context, method: str, bodies: BodyReader) -> None:
         self.context = context

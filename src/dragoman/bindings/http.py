@@ -58,8 +58,8 @@ ROUTES = [
         for operation in sorted(OPERATIONS, key=lambda o: len(o.path), reverse=True)
     ),
     *(
-        Route(operation, _pattern(operation.former.path), "0.3")
-        for operation in sorted(OPERATIONS, key=lambda o: len(o.former.path), reverse=True)
+        Route(operation, _pattern(operation.legacy.path), "0.3")
+        for operation in sorted(OPERATIONS, key=lambda o: len(o.legacy.path), reverse=True)
     ),
 ]
 

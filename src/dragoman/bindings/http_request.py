@@ -10,7 +10,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from dragoman.bindings.access_log import AccessLine
 from dragoman.bindings.request_body import LARGE, Arriving, BodyReader, Headers
 from dragoman.model.caller import Call, Request
-from dragoman.model.errors import A2AError, MediaTypeNotAccepted, TooLarge
+from dragoman.model.errors import A2AError, BodyTooLarge, MediaTypeNotAccepted
+from dragoman.model.protocol import HTTP_JSON
 from dragoman.security.byte_budget import SMALL
 
 Message = MutableMapping[str, Any]
@@ -93,7 +94,7 @@ class HTTPRequest:
         self.send = send
         self.bodies = bodies
         self.settings = bodies.settings
-        self.binding, self.counted = "http", False
+        self.binding, self.counted = HTTP_JSON.label, False
         self.line: AccessLine | None = None
         self.reserved = 0
         """The bytes of the response that are counted as in flight."""
@@ -351,8 +352,8 @@ def _mark_slashes(raw: bytes) -> str:
     return "/".join(unquote(part).replace("/", SLASH) for part in raw.decode("latin-1").split("/"))
 
 
-def _too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The body is larger than {limit} bytes")
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than {limit} bytes")
 
 
 def headers_of(values: dict[str, str]) -> Headers:

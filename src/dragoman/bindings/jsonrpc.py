@@ -18,6 +18,7 @@ from dragoman.dialects.versions import VERSIONS, older
 from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InvalidRequest, MethodNotFound
 from dragoman.model.operations import BY_CALL, Operation
+from dragoman.model.protocol import JSONRPC
 from dragoman.server.reader import LogStream
 
 
@@ -36,7 +37,7 @@ def _methods() -> dict[str, Method]:
         for name, call in version.methods.items():
             known = found.get(name)
             names = (*(known.versions if known else ()), version.name, *version.shared_with)
-            other = version.name if known and version.chosen_ids else ""
+            other = version.name if known and version.id_prefix else ""
             found[name] = Method(BY_CALL[call], tuple(dict.fromkeys(names)), other)
     return found
 
@@ -64,7 +65,7 @@ _envelope = msgspec.json.Decoder(Envelope)
 
 def serve(endpoint: Endpoint, incoming: HTTPRequest) -> Awaitable[None]:
     """Answer one request."""
-    incoming.binding = "jsonrpc"
+    incoming.binding = JSONRPC.label
     return pipeline.serve(endpoint, incoming, JSONRPCCodec(endpoint, incoming))
 
 

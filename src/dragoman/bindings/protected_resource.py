@@ -17,7 +17,7 @@ from dragoman.model.errors import MethodNotAllowed, MethodNotFound, Misdirected
 
 async def serve(found: Endpoint | None, incoming: HTTPRequest) -> None:
     """Answer with the metadata of an agent, if it exists and accepts tokens of an issuer."""
-    if found is None or found.gate is None or not found.gate.issued:
+    if found is None or found.authenticator is None or not found.authenticator.issued:
         error = MethodNotFound(f"Nothing is served at {incoming.path[:128]!r}")
         return await fail(incoming, error)
     if incoming.method not in ("GET", "HEAD"):
@@ -52,8 +52,8 @@ def find(endpoints: Iterable[Endpoint], incoming: HTTPRequest, path: str) -> End
 
 def document(endpoint: Endpoint, incoming: HTTPRequest) -> dict[str, Any]:
     """Return the metadata document of an agent that accepts tokens of issuers."""
-    assert endpoint.gate is not None
-    issued, agent = endpoint.gate.issued, endpoint.service.agent
+    assert endpoint.authenticator is not None
+    issued, agent = endpoint.authenticator.issued, endpoint.service.agent
     scopes = [
         *(scope for scheme in issued for scope in scheme.scopes),
         *(scope for scheme in issued for scope in getattr(scheme, "offered", ())),

@@ -36,7 +36,7 @@ MOST = 1000
 """The maximum number of remembered secrets; the oldest are dropped."""
 
 
-class Tap:
+class ByteTrace:
     """Prints sent (>) and received (<) bytes on standard error. `hidden` are secrets to mask
     wherever they appear. A value that was masked once is masked everywhere from then on."""
 

@@ -195,14 +195,14 @@ def client(arguments: argparse.Namespace) -> Client:
 
 def sockets(arguments: argparse.Namespace) -> HTTPTransport:
     """Create the transport that the options describe."""
-    from dragoman.cli.byte_trace import Tap
+    from dragoman.cli.byte_trace import ByteTrace
     from dragoman.client import HTTPTransport, tls
 
     try:
         ssl = tls.context(ca=arguments.ca) if arguments.ca else None
     except OSError as error:
         raise UsageError(f"--ca {arguments.ca}: {error.strerror or error}") from None
-    return HTTPTransport(ssl=ssl, tap=Tap(_hidden(arguments)) if arguments.trace else None)
+    return HTTPTransport(ssl=ssl, trace=ByteTrace(_hidden(arguments)) if arguments.trace else None)
 
 
 def headers(arguments: argparse.Namespace) -> dict[str, str]:

@@ -104,7 +104,7 @@ def follow(arguments: Namespace, make: Make) -> int:
 def webhooks(arguments: Namespace, make: Make) -> int:
     """Print webhooks that have undelivered events."""
     with make() as admin:
-        found = admin.lines(arguments.limit, parked=arguments.parked)
+        found = admin.undelivered(arguments.limit, parked=arguments.parked)
     if arguments.json:
         print(json_text(json.dumps([db_format.webhook(waiting) for waiting in found], indent=2)))
     elif found:
@@ -122,7 +122,7 @@ def check(arguments: Namespace, make: Make) -> int:
         more = f" and {size(log)} of write-ahead log" if log else ""
         print(f"{name}: schema {admin.version}, {size(room)}{more}", flush=True)
         with Meter() as meter:
-            for problem in admin.audit(meter.part):
+            for problem in admin.check(meter.part):
                 problems += 1
                 print(problem, flush=True)
         if not problems:
@@ -300,7 +300,7 @@ def _batches(
             continue
         try:
             batch.append(export_format.decode(line))
-        except export_format.Broken as error:
+        except export_format.BadExport as error:
             sums["refused"] += 1
             fail(f"line {number}: {error}")
         heavy += len(line)

@@ -20,7 +20,7 @@ from dragoman.model.types import (
     TaskArtifactUpdateEvent,
     TaskStatusUpdateEvent,
 )
-from dragoman.stores.admin import SavedValue, Waiting
+from dragoman.stores.admin import SavedValue, Undelivered
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import MESSAGE, NOTIFICATION, TIME, WRITER
 
@@ -63,9 +63,9 @@ def head(row: SqlHead) -> dict[str, Any]:
     }
 
 
-def webhook(waiting: Waiting) -> dict[str, Any]:
+def webhook(waiting: Undelivered) -> dict[str, Any]:
     """Return a webhook and the state of its delivery as a JSON object, without secrets."""
-    line = waiting.line
+    line = waiting.cursor
     return {
         "task": line.task,
         "webhook": line.webhook.config.id,
@@ -116,12 +116,12 @@ def heads(rows: Sequence[SqlHead]) -> str:
     return table(*_used(names, cells, {"tenant", "realm", "owner"}))
 
 
-def webhooks(found: Sequence[Waiting]) -> str:
+def webhooks(found: Sequence[Undelivered]) -> str:
     """Format a table of webhooks and their deliveries."""
     names = ["task", "webhook", "url", "delivered", "attempts", "next", "reason"]
     cells = []
     for waiting in found:
-        line = waiting.line
+        line = waiting.cursor
         cells.append(
             [
                 *(line.task, line.webhook.config.id, host(line.webhook.config.url)),
@@ -132,7 +132,7 @@ def webhooks(found: Sequence[Waiting]) -> str:
 
 
 def text(
-    row: SqlHead, task: Task, lines: Sequence[Waiting], saved: SavedValue | None
+    row: SqlHead, task: Task, lines: Sequence[Undelivered], saved: SavedValue | None
 ) -> Iterator[str]:
     """Format a task, line by line."""
     state = "replied (there is no task)" if row.replied else word(row.state)
@@ -258,8 +258,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= WIDE else f"{text[: WIDE - 1]}…"
 
 
-def _next(waiting: Waiting) -> str:
-    line = waiting.line
+def _next(waiting: Undelivered) -> str:
+    line = waiting.cursor
     if line.parked:
         return "parked"
     return when(line.due) if line.cursor < waiting.last else "nothing is waiting"

@@ -235,7 +235,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from dragoman.cli import db_commands
     from dragoman.model.errors import Unavailable
     from dragoman.stores.admin import Missing
-    from dragoman.stores.export_format import Broken
+    from dragoman.stores.export_format import BadExport
     from dragoman.stores.store import UnknownEntry, Unreadable
 
     make = _make(arguments)
@@ -243,7 +243,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return db_commands.COMMANDS[arguments.command](arguments, make)
     except Unavailable as error:
         words = error.message
-    except (Missing, Broken, Unreadable) as error:
+    except (Missing, BadExport, Unreadable) as error:
         words = str(error)
     except UnknownEntry as error:
         words = f"{error}; set encryption_keys as the server has it"

@@ -228,7 +228,10 @@ def warn(app: App, base: str) -> None:
             *(base, more),
         )
         return
-    if all(endpoint.gate and endpoint.gate.only for endpoint in app.endpoints.values()):
+    if all(
+        endpoint.authenticator and endpoint.authenticator.only
+        for endpoint in app.endpoints.values()
+    ):
         return  # clients send no secret
     if not settings.cert and not settings.url.startswith("https:"):
         logger.warning(

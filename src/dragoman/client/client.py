@@ -42,10 +42,10 @@ from dragoman.client.transport import (
     Unreachable,
     origin,
 )
-from dragoman.client.trusted_keys import judge
+from dragoman.client.trusted_keys import to_verifier
 from dragoman.client.upload import File
 from dragoman.dialects.v0_3.card import UNSAID
-from dragoman.model import clock, to_parts
+from dragoman.model import clock, protocol, to_parts
 from dragoman.model.errors import (
     A2AError,
     InternalError,
@@ -203,7 +203,7 @@ class Client:
         self._patience = options.get("patience", 60.0)
         self._attempts = options.get("attempts", 8)
         if self._timeout <= 0 or self._patience <= 0 or self._attempts < 1:
-            raise ValueError("timeout, patience and attempts must be more than nothing")
+            raise ValueError("timeout, patience and attempts must be greater than 0")
         self._limits = options.get("limits", DEFAULT)
         self._inbox = options.get("inbox")
         self._delegation = options.get("delegation")
@@ -212,13 +212,13 @@ class Client:
         self._good: set[AgentInterface] = set()
         """The interfaces that have given a valid response."""
         trusted = options.get("signed_by")
-        self._judge = None if trusted is None else judge(trusted)
+        self._verifier = None if trusted is None else to_verifier(trusted)
         # An extended card must not be shared, and a cached card may be unsigned or incomplete.
         strict = options.get("strict", False)
-        own = options.get("headers") or self._judge is not None or strict
+        own = options.get("headers") or self._verifier is not None or strict
         card_cache = None if own else options.get("card_cache")
         self._cards = Cards(
-            self._guard, card_cache, self._judge, self._guard.confine, strict=strict
+            self._guard, card_cache, self._verifier, self._guard.confine, strict=strict
         )
 
     @classmethod
@@ -249,8 +249,8 @@ class Client:
         try:
             target = self._target
             if isinstance(target, AgentCard):
-                if self._judge is not None:
-                    await self._judge.verify(target, fetch=self._cards.keys)
+                if self._verifier is not None:
+                    await self._verifier.verify(target, fetch=self._cards.keys)
                 self.card = target
             else:
                 where = address(target)
@@ -589,7 +589,7 @@ class Client:
         about = {
             "a2a.method.name": BY_CALL[call].name,
             "gen_ai.agent.name": self.card.name[: otel.LONGEST],
-            "a2a.binding": otel.BINDINGS.get(binding, binding),
+            "a2a.binding": protocol.label(binding),
             "a2a.protocol.version": self.interface.protocol_version,
             "server.address": urlsplit(self.interface.url).hostname or "",
             **otel.ids(request),

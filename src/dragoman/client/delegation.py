@@ -64,9 +64,9 @@ class Delegation:
         self.canceled = canceled
         """Whether the turn was canceled."""
         self.began = began
-        """Is told the address and id of each task that a message started."""
+        """Called with the address and id of each started task."""
         self.steps = steps
-        """What the turn remembers of its sends; None if it remembers nothing."""
+        """Stores the results of the turn's sends; None if it stores nothing."""
         self._key = key
         self._deadline = deadline
         self._count = count(1)

@@ -33,6 +33,7 @@ from dragoman.model.errors import (
     VersionNotSupported,
     restored,
 )
+from dragoman.model.protocol import BINDINGS, LISTED_VERSIONS
 from dragoman.model.types import AgentCard, AgentInterface
 from dragoman.security.card_signatures import PATIENCE, SET_SIZE, Unverified, Verifier
 from dragoman.telemetry.logs import logger
@@ -44,11 +45,15 @@ Signable: TypeAlias = AgentCard | Mapping[str, Any] | bytes
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 SPOKEN = versions.SUPPORTED
 """The protocol versions that the client supports, latest first."""
-LATER = {"HTTP+JSON": ("1.0", "0.3"), "GRPC": ("1.0", "0.3")}
-"""Bindings that the oldest versions did not have, with the versions that have them."""
 MOST_NAMED = 5
 """The most missing fields that one log line names."""
 INSTALL = "; for GRPC, run `pip install 'dragoman[grpc]'`"
+
+
+def _versions_of(binding: str) -> tuple[str, ...]:
+    """Return the versions that have this binding."""
+    known = BINDINGS.get(binding)
+    return SPOKEN if known is None or known.oldest else LISTED_VERSIONS
 
 
 def address(target: str) -> str:
@@ -102,14 +107,14 @@ class Cards:
         self,
         transport: Transport,
         card_cache: CardCache | None = None,
-        judge: Verifier | None = None,
+        verifier: Verifier | None = None,
         confine: Callable[[], None] | None = None,
         *,
         strict: bool = False,
     ) -> None:
         self._transport = transport
         self._card_cache = card_cache or CardCache()
-        self._judge = judge
+        self._verifier = verifier
         self._strict = strict
         """Whether a card must have all required fields."""
         self._confine = confine or (lambda: None)
@@ -177,10 +182,10 @@ class Cards:
     async def _verified(self, received: Signable, where: str, url: str) -> AgentCard | None:
         """Return what the signature covers, from the document as received; None if the card need
         not be signed."""
-        if self._judge is None:
+        if self._verifier is None:
             return None
         try:
-            found = await self._judge.verify(received, url=url, fetch=self.keys)
+            found = await self._verifier.verify(received, url=url, fetch=self.keys)
         except Unverified as error:
             raise Unverified(f"{where}: {error}") from None
         if found is None:
@@ -203,7 +208,7 @@ class Cards:
         try:
             return response, await read_all(response, CARD)
         except TooLarge as error:
-            if self._judge is None:
+            if self._verifier is None:
                 raise TooLarge(f"the card at {url}: {error}", value=CARD) from None
             raise Unverified(f"{url}: {error}") from None
 
@@ -359,7 +364,7 @@ def interfaces(
         found
         for found in card.supported_interfaces
         if (name := found.protocol_binding.upper()) in bindings
-        and v0_3.minor(found) in LATER.get(name, SPOKEN)
+        and v0_3.minor(found) in _versions_of(name)
     ]
     if usable:
         version = v0_3.minor(usable[0])
@@ -383,7 +388,7 @@ def interfaces(
         f"{found.protocol_binding} {found.protocol_version}" for found in card.supported_interfaces
     )
     hint = "" if "GRPC" in bindings or "GRPC" not in offered else INSTALL
-    spoken = ", ".join(f"{name} {'/'.join(LATER.get(name, SPOKEN))}" for name in bindings)
+    spoken = ", ".join(f"{name} {'/'.join(_versions_of(name))}" for name in bindings)
     raise VersionNotSupported(f"the agent offers {offered}; this client supports {spoken}{hint}")
 
 

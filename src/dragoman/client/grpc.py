@@ -27,7 +27,7 @@ from dragoman.client.address_rules import (
 from dragoman.client.transport import (
     Broken,
     Silent,
-    Tap,
+    Trace,
     TransportRequest,
     TransportResponse,
     Unreachable,
@@ -62,9 +62,9 @@ OPTIONS = (
 class Calls:
     """Channels by address. Each connects when it is first needed."""
 
-    def __init__(self, context: ssl.SSLContext | None = None, tap: Tap | None = None) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None, trace: Trace | None = None) -> None:
         self._context = context
-        self._tap = tap
+        self._trace = trace
         self._channels: dict[tuple[str, str, ssl.SSLContext | None, int], Any] = {}
         self._resolved: dict[tuple[str, Allow], tuple[str, float]] = {}
         """The targets of checked addresses, and when each of them expires."""
@@ -76,15 +76,15 @@ class Calls:
         target = await self._target(request, parts.netloc)
         channel = self._channel(parts.scheme, parts.netloc, target, request.tls, request.longest)
         metadata = [(name.lower(), value) for name, value in request.headers.items()]
-        if self._tap is not None:
+        if self._trace is not None:
             lines = [f"gRPC {parts.path} ({len(request.body)} bytes)"]
             lines += [f"{name}: {value}" for name, value in metadata]
-            self._tap(True, "\r\n".join([*lines, "", ""]).encode())
+            self._trace(True, "\r\n".join([*lines, "", ""]).encode())
         call = channel.unary_stream(parts.path)(request.body, metadata=tuple(metadata))
         answer = GrpcResponse(call, origin(request.url), request.patience)
         await answer.begin()
-        if self._tap is not None:
-            self._tap(False, f"gRPC {answer.name}\r\n\r\n".encode())
+        if self._trace is not None:
+            self._trace(False, f"gRPC {answer.name}\r\n\r\n".encode())
         return answer
 
     async def _target(self, request: TransportRequest, netloc: str) -> str:

@@ -37,7 +37,7 @@ CONNECT = 10.0
 """Seconds until a connection must be open."""
 
 
-Tap = Callable[[bool, bytes], None]
+Trace = Callable[[bool, bytes], None]
 """Receives the bytes of a connection: whether they are outgoing, and the bytes."""
 
 
@@ -141,9 +141,9 @@ class HTTPTransport:
     """HTTP over the network, and gRPC if it is installed. It follows no redirects, because the card
     says where the agent is."""
 
-    def __init__(self, *, ssl: SSLContext | None = None, tap: Tap | None = None) -> None:
+    def __init__(self, *, ssl: SSLContext | None = None, trace: Trace | None = None) -> None:
         self._ssl = ssl
-        self._tap = tap
+        self._trace = trace
         self._session: ClientSession | None = None
         self._apart: ClientSession | None = None
         """For requests that must not reuse a connection of the other session."""
@@ -157,7 +157,7 @@ class HTTPTransport:
             if self._calls is None:
                 from dragoman.client.grpc import Calls
 
-                self._calls = Calls(self._ssl, self._tap)
+                self._calls = Calls(self._ssl, self._trace)
             return await self._calls.send(request)
         session = self._session or self._open()
         where, allow = origin(request.url), rules_for(request.url, request.allow)
@@ -228,10 +228,10 @@ class HTTPTransport:
         connector = aiohttp.TCPConnector(
             limit=0, ssl=self._ssl or True, socket_factory=self._dialled.socket
         )
-        if self._tap is not None:
+        if self._trace is not None:
             from dragoman.client.wire_trace import attach
 
-            attach(connector, self._tap)
+            attach(connector, self._trace)
         # asyncio allocates 256 KiB for each read, and glibc maps and unmaps memory for each of them
         # until something larger has been freed.
         bytes(1 << 20)

@@ -235,19 +235,19 @@ class Origins:
     ) -> None:
         if isinstance(others, str) and others not in ("refuse", "accept"):
             raise ValueError(f"others: must be refuse or accept, not {others!r}")
-        self._judges: dict[str, Verifier] = {}
+        self._verifiers: dict[str, Verifier] = {}
         for name, given in keys.items():
             where = origin(name)
             if not where or urlsplit(name).path.strip("/"):
                 raise ValueError(f"{name!r} is not an origin such as https://agent.example")
-            self._judges[where] = judge(given)
+            self._verifiers[where] = to_verifier(given)
         self._others = others
 
     async def verify(
         self, document: Document, *, url: str = "", fetch: Fetch | None = None
     ) -> Verified | None:
         """See `Verifier.verify`."""
-        found = self._judges.get(origin(url))
+        found = self._verifiers.get(origin(url))
         if found is None:
             if self._others == "accept":
                 return None
@@ -257,7 +257,7 @@ class Origins:
         return await found.verify(document, url=url, fetch=fetch)
 
 
-def judge(given: Verifier | Keys) -> Verifier:
+def to_verifier(given: Verifier | Keys) -> Verifier:
     """Return the verifier; keys alone are enough to make one."""
     return given if isinstance(given, Verifier) else Trust(given)
 

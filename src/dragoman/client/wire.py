@@ -56,7 +56,7 @@ HTTP: dict[str, WireFormat] = {
     ),
     "0.3": WireFormat(
         version="0.3",
-        names={operation.call: operation.former.path for operation in OPERATIONS},
+        names={operation.call: operation.legacy.path for operation in OPERATIONS},
         encode_request=lambda request: proto.encode_request(with_history(request)),
         decode_response=proto.decode_response,
     ),

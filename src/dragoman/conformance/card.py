@@ -20,17 +20,12 @@ from dragoman.conformance.shape import GIVE, KINDS, Finding, Level, at, fit, quo
 from dragoman.dialects import v1_0
 from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.model.errors import A2AError
+from dragoman.model.protocol import BINDINGS
 from dragoman.model.types import AgentCard
 
 Card: TypeAlias = dict[str, Any]
 Rule: TypeAlias = Callable[[Card, str], Iterator[Finding]]
 
-BINDINGS = {
-    "JSONRPC": {"JSONRPC20", "JSONRPC2", "RPC"},
-    "HTTP+JSON": {"HTTPJSON", "REST", "HTTP", "HTTPS", "JSON", "HTTPREST", "RESTJSON"},
-    "GRPC": {"GRPCS", "GRPCPROTO"},
-}
-"""The bindings of the specification, and other names for them."""
 MODES = (
     *("defaultInputModes[]", "defaultOutputModes[]"),
     *("skills[].inputModes[]", "skills[].outputModes[]"),
@@ -178,8 +173,8 @@ def _binding(path: str, binding: str) -> Iterator[Finding]:
     if not binding or binding in BINDINGS:
         return
     letters = re.sub(r"[^A-Z0-9]", "", binding.upper())
-    for name, others in BINDINGS.items():
-        if letters in (name.replace("+", ""), *others):
+    for name, known in BINDINGS.items():
+        if letters in (name.replace("+", ""), *known.aliases):
             text = f"is {quote(binding)}, but names are compared exactly; write {name}"
             yield Finding("warning", path, text)
             return

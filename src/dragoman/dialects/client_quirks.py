@@ -7,7 +7,7 @@ what the server does for each of them.
 | python-a2a | sends `content` instead of `parts` in 0.1 | `with_parts` |
 | JavaScript SDK 0.3 | writes files as bytes, not base64 text | `is_javascript_sdk`, `RAW_FILES` |
 | a2a-sdk 0.3 | gets a webhook without its id, or with the id `None` | `v0_3.proto`, the service |
-| openagents | sends no `messageId` in 0.3 | the service |
+| openagents | sends no `messageId` in 0.3 | `with_message_id` |
 | openagents | sends `taskId` and `contextId` next to the message in 0.3 | `v0_3.rpc` |
 | some clients of 0.2 | use the method names of 0.1 | `is_0_2_by_its_params` |
 """
@@ -16,7 +16,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from dragoman.dialects import protojson
+from dragoman.model import clock
+from dragoman.model.types import Message
 
 
 def is_javascript_sdk(user_agent: str) -> bool:
@@ -45,6 +49,12 @@ def with_parts(document: Any) -> Any:
     content = message["content"]
     items = content if isinstance(content, list) else [content]
     return {**document, "message": {**message, "parts": [_content_part(item) for item in items]}}
+
+
+def with_message_id(message: Message, key: str) -> Message:
+    """Return the message with an id, if the client sent none. The idempotency key identifies the
+    message; without a key every message is new."""
+    return message if message.message_id else replace(message, message_id=key or clock.uuid7())
 
 
 def _content_part(item: Any) -> dict[str, Any]:

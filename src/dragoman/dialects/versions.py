@@ -19,6 +19,8 @@ from dragoman.model.errors import VersionNotSupported
 from dragoman.model.operations import OPERATIONS
 from dragoman.model.types import StreamResponse, Task, WireStruct
 
+JSON = "application/json"
+
 
 class Version(Struct, frozen=True, kw_only=True):
     """One version of the protocol over JSON-RPC."""
@@ -34,9 +36,15 @@ class Version(Struct, frozen=True, kw_only=True):
     decode_response: Callable[[type[Any], Any], Any]
     """Decodes a parsed response, for the client."""
     push: Callable[[Task], bytes]
-    """Encodes the body of a webhook notification; before 1.0, it is the whole task."""
-    chosen_ids: bool = False
-    """Whether clients choose the ids of tasks."""
+    """Encodes a task as the body of a webhook notification."""
+    push_type: str = JSON
+    """The media type of a webhook notification."""
+    pushes_events: bool = False
+    """Whether a webhook gets events; otherwise it gets the whole task."""
+    card: str = "0.3"
+    """The version of the card that its clients get; 0.1 has no version on its card."""
+    id_prefix: str = ""
+    """The prefix of the stored ids of tasks, if clients choose the ids."""
     shared_with: tuple[str, ...] = ()
     """Other versions whose clients also use these method names."""
 
@@ -47,10 +55,13 @@ _V1_0 = Version(
     encode_request=v1_0.encode,
     decode_response=v1_0.convert,
     push=v1_0.encode,
+    push_type="application/a2a+json",
+    pushes_events=True,
+    card="1.0",
 )
 _V0_3 = Version(
     name="0.3",
-    methods={each.former.method: each.call for each in OPERATIONS if each.former.method},
+    methods={each.legacy.method: each.call for each in OPERATIONS if each.legacy.method},
     receive=fasta2a.receive,
     encode_request=rpc.encode_request,
     decode_response=rpc.convert,
@@ -63,13 +74,15 @@ _V0_1 = Version(
     encode_request=v0_1.encode_request,
     decode_response=v0_1.decode_response,
     push=v0_1.encode,
-    chosen_ids=True,
+    id_prefix=v0_1.PREFIX,
     shared_with=("0.2", "0.3"),
 )
-VERSIONS = (_V1_0, _V0_3, replace(_V0_3, name="0.2"), _V0_1)
+VERSIONS = (_V1_0, _V0_3, replace(_V0_3, name="0.2", card="0.2"), _V0_1)
 """All versions, the latest first."""
 BY_NAME = {version.name: version for version in VERSIONS}
 SUPPORTED = tuple(BY_NAME)
+(CHOSEN_ID_PREFIX,) = (version.id_prefix for version in VERSIONS if version.id_prefix)
+"""The prefix of the stored ids of tasks whose ids were chosen by clients."""
 _NUMBER = re.compile(r"(\d+\.\d+)(\.\d+)?")
 
 

@@ -14,7 +14,7 @@ A2AError
                                       ├── MediaTypeNotAccepted
                                       ├── Misdirected
                                       └── LimitExceeded
-                                          ├── TooLarge
+                                          ├── BodyTooLarge
                                           └── TooSlow
 """
 
@@ -44,7 +44,7 @@ class A2AError(Exception):
     grpc: ClassVar[str] = "INTERNAL"
     reason: ClassVar[str] = "INTERNAL_ERROR"
     text: ClassVar[str] = "Internal error"
-    former: ClassVar[str] = "InternalError"
+    legacy: ClassVar[str] = "InternalError"
     """The name of the error in 0.3."""
     transport: ClassVar[bool] = False
     """True if a JSON-RPC response has this HTTP status, too."""
@@ -95,7 +95,7 @@ class TaskNotFound(A2AError):
 
     rpc, http, grpc = -32001, 404, "NOT_FOUND"
     reason, text = "TASK_NOT_FOUND", "Task not found"
-    former = "TaskNotFoundError"
+    legacy = "TaskNotFoundError"
 
 
 class TaskNotCancelable(A2AError):
@@ -103,7 +103,7 @@ class TaskNotCancelable(A2AError):
 
     rpc, http, grpc = -32002, 400, "FAILED_PRECONDITION"
     reason, text = "TASK_NOT_CANCELABLE", "Task cannot be canceled"
-    former = "TaskNotCancelableError"
+    legacy = "TaskNotCancelableError"
 
 
 class PushNotificationNotSupported(A2AError):
@@ -111,7 +111,7 @@ class PushNotificationNotSupported(A2AError):
 
     rpc, http, grpc = -32003, 400, "FAILED_PRECONDITION"
     reason, text = "PUSH_NOTIFICATION_NOT_SUPPORTED", "Push notifications are not supported"
-    former = "PushNotificationNotSupportedError"
+    legacy = "PushNotificationNotSupportedError"
 
 
 class UnsupportedOperation(A2AError):
@@ -119,7 +119,7 @@ class UnsupportedOperation(A2AError):
 
     rpc, http, grpc = -32004, 400, "FAILED_PRECONDITION"
     reason, text = "UNSUPPORTED_OPERATION", "Operation is not supported"
-    former = "UnsupportedOperationError"
+    legacy = "UnsupportedOperationError"
 
 
 class HandoverEnded(UnsupportedOperation):
@@ -134,7 +134,7 @@ class ContentTypeNotSupported(A2AError):
 
     rpc, http, grpc = -32005, 400, "INVALID_ARGUMENT"
     reason, text = "CONTENT_TYPE_NOT_SUPPORTED", "Content type is not supported"
-    former = "ContentTypeNotSupportedError"
+    legacy = "ContentTypeNotSupportedError"
 
 
 class InvalidAgentResponse(A2AError):
@@ -142,7 +142,7 @@ class InvalidAgentResponse(A2AError):
 
     rpc, http, grpc = -32006, 500, "INTERNAL"
     reason, text = "INVALID_AGENT_RESPONSE", "Invalid agent response"
-    former = "InvalidAgentResponseError"
+    legacy = "InvalidAgentResponseError"
 
 
 class ExtendedAgentCardNotConfigured(A2AError):
@@ -150,7 +150,7 @@ class ExtendedAgentCardNotConfigured(A2AError):
 
     rpc, http, grpc = -32007, 400, "FAILED_PRECONDITION"
     reason, text = "EXTENDED_AGENT_CARD_NOT_CONFIGURED", "Extended agent card is not configured"
-    former = "AuthenticatedExtendedCardNotConfiguredError"
+    legacy = "AuthenticatedExtendedCardNotConfiguredError"
 
 
 class ExtensionSupportRequired(A2AError):
@@ -172,7 +172,7 @@ class ParseError(A2AError):
 
     rpc, http, grpc = -32700, 400, "INVALID_ARGUMENT"
     reason, text = "PARSE_ERROR", "Body is not valid JSON"
-    former = "JSONParseError"
+    legacy = "JSONParseError"
 
 
 class InvalidRequest(A2AError):
@@ -180,7 +180,7 @@ class InvalidRequest(A2AError):
 
     rpc, http, grpc = -32600, 400, "INVALID_ARGUMENT"
     reason, text = "INVALID_REQUEST", "Invalid request"
-    former = "InvalidRequestError"
+    legacy = "InvalidRequestError"
 
 
 class AmbiguousRequest(InvalidRequest):
@@ -194,7 +194,7 @@ class MethodNotFound(A2AError):
 
     rpc, http, grpc = -32601, 404, "UNIMPLEMENTED"
     reason, text = "METHOD_NOT_FOUND", "Method not found"
-    former = "MethodNotFoundError"
+    legacy = "MethodNotFoundError"
 
 
 class MethodNotAllowed(MethodNotFound):
@@ -209,7 +209,7 @@ class InvalidParams(A2AError):
 
     rpc, http, grpc = -32602, 400, "INVALID_ARGUMENT"
     reason, text = "INVALID_PARAMS", "Invalid parameters"
-    former = "InvalidParamsError"
+    legacy = "InvalidParamsError"
 
     @classmethod
     def at(cls, field: str, description: str) -> InvalidParams:
@@ -231,7 +231,7 @@ class Unauthenticated(A2AError):
 
     http, grpc = 401, "UNAUTHENTICATED"
     reason, text, transport = "UNAUTHENTICATED", "Authentication is required", True
-    former = "UnauthenticatedError"
+    legacy = "UnauthenticatedError"
 
     def __init__(self, message: str = "", **kwargs: Any) -> None:
         super().__init__(message, **kwargs)
@@ -243,7 +243,7 @@ class Forbidden(A2AError):
 
     http, grpc = 403, "PERMISSION_DENIED"
     reason, text, transport = "PERMISSION_DENIED", "Permission denied", True
-    former = "PermissionDeniedError"
+    legacy = "PermissionDeniedError"
 
 
 class Unavailable(A2AError):
@@ -251,7 +251,7 @@ class Unavailable(A2AError):
 
     http, grpc = 503, "UNAVAILABLE"
     reason, text, transport = "UNAVAILABLE", "Service is unavailable", True
-    former = "UnavailableError"
+    legacy = "UnavailableError"
 
 
 class MediaTypeNotAccepted(A2AError):
@@ -259,7 +259,7 @@ class MediaTypeNotAccepted(A2AError):
 
     rpc, http, grpc = -32600, 415, "INVALID_ARGUMENT"
     reason, text, transport = "MEDIA_TYPE_NOT_ACCEPTED", "Content-Type must be JSON", True
-    former = "InvalidRequestError"
+    legacy = "InvalidRequestError"
 
 
 class Misdirected(A2AError):
@@ -267,7 +267,7 @@ class Misdirected(A2AError):
 
     rpc, http, grpc = -32600, 421, "INVALID_ARGUMENT"
     reason, text, transport = "MISDIRECTED", "This server does not accept this host", True
-    former = "InvalidRequestError"
+    legacy = "InvalidRequestError"
 
 
 class LimitExceeded(A2AError):
@@ -275,7 +275,7 @@ class LimitExceeded(A2AError):
 
     http, grpc = 429, "RESOURCE_EXHAUSTED"
     reason, text, transport = "RESOURCE_EXHAUSTED", "A limit is exceeded", True
-    former = "LimitExceededError"
+    legacy = "LimitExceededError"
 
     def __init__(self, message: str = "", *, retry_after: int = 1, **kwargs: Any) -> None:
         super().__init__(message, **kwargs)
@@ -283,18 +283,18 @@ class LimitExceeded(A2AError):
             self.headers.setdefault("retry-after", str(retry_after))
 
 
-class TooLarge(LimitExceeded):
+class BodyTooLarge(LimitExceeded):
     """The body is larger than the server accepts."""
 
     rpc, http = -32600, 413
-    former = "InvalidRequestError"
+    legacy = "InvalidRequestError"
 
 
 class TooSlow(LimitExceeded):
     """The body did not arrive in time; the connection is closed."""
 
     rpc, http = -32600, 408
-    former = "InvalidRequestError"
+    legacy = "InvalidRequestError"
 
     def __init__(self, message: str = "", **kwargs: Any) -> None:
         super().__init__(message, **kwargs)
@@ -332,8 +332,8 @@ def restored(
                     violations.append((str(field), str(what)))
     kinds = _every(A2AError)
     named = [kind for kind in kinds if reason and kind.reason == reason]
-    former, colon, rest = message.partition(": ") if grpc else ("", "", "")
-    older = [kind for kind in kinds if colon and kind.former == former]
+    legacy, colon, rest = message.partition(": ") if grpc else ("", "", "")
+    older = [kind for kind in kinds if colon and kind.legacy == legacy]
     if older:  # 0.3 reports them like this over gRPC
         named, message = named or older, rest
     kind = (

@@ -25,7 +25,7 @@ from dragoman.model.types import (
 )
 
 
-class Former(Struct, frozen=True):
+class Legacy(Struct, frozen=True):
     """The names of an operation in 0.3."""
 
     method: str = ""
@@ -52,7 +52,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     """The type of the response or, if the operation streams, of each event. `None` is an empty
     response."""
     streams: bool = False
-    former: Former = Former()
+    legacy: Legacy = Legacy()
 
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -63,7 +63,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/message:send",
         request=SendMessageRequest,
         response=SendMessageResponse,
-        former=Former("message/send", "/v1/message:send", "SendMessage"),
+        legacy=Legacy("message/send", "/v1/message:send", "SendMessage"),
     ),
     Operation(
         name="SendStreamingMessage",
@@ -73,7 +73,7 @@ OPERATIONS: tuple[Operation, ...] = (
         request=SendMessageRequest,
         response=StreamResponse,
         streams=True,
-        former=Former("message/stream", "/v1/message:stream", "SendStreamingMessage"),
+        legacy=Legacy("message/stream", "/v1/message:stream", "SendStreamingMessage"),
     ),
     Operation(
         name="GetTask",
@@ -82,7 +82,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks/{id}",
         request=GetTaskRequest,
         response=Task,
-        former=Former("tasks/get", "/v1/{name=tasks/*}", "GetTask"),
+        legacy=Legacy("tasks/get", "/v1/{name=tasks/*}", "GetTask"),
     ),
     Operation(
         name="ListTasks",
@@ -91,7 +91,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks",
         request=ListTasksRequest,
         response=ListTasksResponse,
-        former=Former("", "/v1/tasks", ""),
+        legacy=Legacy("", "/v1/tasks", ""),
     ),
     Operation(
         name="CancelTask",
@@ -100,7 +100,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks/{id}:cancel",
         request=CancelTaskRequest,
         response=Task,
-        former=Former("tasks/cancel", "/v1/{name=tasks/*}:cancel", "CancelTask"),
+        legacy=Legacy("tasks/cancel", "/v1/{name=tasks/*}:cancel", "CancelTask"),
     ),
     Operation(
         name="SubscribeToTask",
@@ -110,7 +110,7 @@ OPERATIONS: tuple[Operation, ...] = (
         request=SubscribeToTaskRequest,
         response=StreamResponse,
         streams=True,
-        former=Former("tasks/resubscribe", "/v1/{name=tasks/*}:subscribe", "TaskSubscription"),
+        legacy=Legacy("tasks/resubscribe", "/v1/{name=tasks/*}:subscribe", "TaskSubscription"),
     ),
     Operation(
         name="CreateTaskPushNotificationConfig",
@@ -119,7 +119,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks/{taskId}/pushNotificationConfigs",
         request=TaskPushNotificationConfig,
         response=TaskPushNotificationConfig,
-        former=Former(
+        legacy=Legacy(
             "tasks/pushNotificationConfig/set",
             "/v1/{parent=tasks/*}/pushNotificationConfigs",
             "CreateTaskPushNotificationConfig",
@@ -132,7 +132,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks/{taskId}/pushNotificationConfigs/{id}",
         request=GetTaskPushNotificationConfigRequest,
         response=TaskPushNotificationConfig,
-        former=Former(
+        legacy=Legacy(
             "tasks/pushNotificationConfig/get",
             "/v1/{name=tasks/*/pushNotificationConfigs/*}",
             "GetTaskPushNotificationConfig",
@@ -145,7 +145,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks/{taskId}/pushNotificationConfigs",
         request=ListTaskPushNotificationConfigsRequest,
         response=ListTaskPushNotificationConfigsResponse,
-        former=Former(
+        legacy=Legacy(
             "tasks/pushNotificationConfig/list",
             "/v1/{parent=tasks/*}/pushNotificationConfigs",
             "ListTaskPushNotificationConfig",
@@ -158,7 +158,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks/{taskId}/pushNotificationConfigs/{id}",
         request=DeleteTaskPushNotificationConfigRequest,
         response=None,
-        former=Former(
+        legacy=Legacy(
             "tasks/pushNotificationConfig/delete",
             "/v1/{name=tasks/*/pushNotificationConfigs/*}",
             "DeleteTaskPushNotificationConfig",
@@ -171,7 +171,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/extendedAgentCard",
         request=GetExtendedAgentCardRequest,
         response=AgentCard,
-        former=Former("agent/getAuthenticatedExtendedCard", "/v1/card", "GetAgentCard"),
+        legacy=Legacy("agent/getAuthenticatedExtendedCard", "/v1/card", "GetAgentCard"),
     ),
 )
 

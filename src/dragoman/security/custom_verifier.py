@@ -15,7 +15,7 @@ Verify: TypeAlias = Callable[..., Answer | Awaitable[Answer]]
 identity; None if the credential is not valid. It may also raise Unauthenticated or Forbidden."""
 
 
-class Verifier:
+class CustomVerifier:
     """Calls a function with credentials. `values` names its arguments."""
 
     def __init__(self, scheme: str, function: Verify, *values: str, unknown: str) -> None:

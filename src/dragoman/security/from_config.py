@@ -172,9 +172,9 @@ def _revealed(value: Any, where: str, secrets: list[str]) -> Any:
 
 
 def _flow_kind() -> Any:
-    from dragoman.security.oauth_flows import Flow
+    from dragoman.security.oauth_flows import OAuthFlow
 
-    return Flow
+    return OAuthFlow
 
 
 def _flow(value: Mapping[str, Any], where: str) -> Any:

@@ -21,14 +21,14 @@ from dragoman.model.types import (
 from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found, Scheme
 
-Flow = (
+OAuthFlow = (
     AuthorizationCodeOAuthFlow
     | ClientCredentialsOAuthFlow
     | DeviceCodeOAuthFlow
     | ImplicitOAuthFlow
     | PasswordOAuthFlow
 )
-FLOWS: dict[str, type[Flow]] = {
+FLOWS: dict[str, type[OAuthFlow]] = {
     "authorization_code": AuthorizationCodeOAuthFlow,
     "client_credentials": ClientCredentialsOAuthFlow,
     "device_code": DeviceCodeOAuthFlow,
@@ -48,7 +48,7 @@ class OAuth2:
         self,
         *,
         verify: Scheme,
-        flow: Flow,
+        flow: OAuthFlow,
         metadata_url: str = "",
         realm: str | None = None,
         tenants: Tenants = (),

@@ -36,7 +36,7 @@ from dragoman.model.types import (
     StringList,
 )
 from dragoman.security import cookie_header
-from dragoman.security.custom_verifier import Verifier, Verify
+from dragoman.security.custom_verifier import CustomVerifier, Verify
 from dragoman.security.realms import Mark, Tenants, check
 
 DIGEST = "sha256:"
@@ -126,7 +126,7 @@ def _find(scheme: str, keys: Keys, verify: Verify | None, value: str, unknown: s
     if verify is not None:
         if keys:
             raise ValueError(f"{scheme}: give either fixed values or verify=, not both")
-        return Verifier(scheme, verify, value, unknown=unknown)
+        return CustomVerifier(scheme, verify, value, unknown=unknown)
     secrets = Secrets(keys)
 
     def find(_: Request, secret: str) -> Caller:
@@ -245,7 +245,7 @@ class Basic:
             raise ValueError("Basic: give either users or verify=, not both")
         if verify is None and not self._users:
             raise ValueError("Basic: users must not be empty, or no caller could authenticate")
-        self._verify = verify and Verifier("Basic", verify, "user", "password", unknown=WRONG)
+        self._verify = verify and CustomVerifier("Basic", verify, "user", "password", unknown=WRONG)
         self.realm, self.tenants = realm, tenants
         self.name = name or "login"
 
@@ -520,8 +520,8 @@ def _marks(ways: Sequence[Sequence[Scheme]]) -> dict[int, Mark]:
     naming: dict[Any, list[Scheme]] = {}
     for first, *_ in ways:  # the other schemes of an alternative do not identify
         if not isinstance(first, Anonymous):
-            judge = _verifier_of(first)
-            naming.setdefault(getattr(judge, "space", None) or id(judge), []).append(first)
+            verifier = _verifier_of(first)
+            naming.setdefault(getattr(verifier, "space", None) or id(verifier), []).append(first)
     check(list(naming.values()))
     found = {id(scheme): Mark(scheme) for way in ways for scheme in way}
     return {key: mark for key, mark in found.items() if mark}

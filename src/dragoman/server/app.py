@@ -139,12 +139,12 @@ class App:
         if self._store is not None:
             settings = replace(settings, store=self._store.url)
         self.settings = settings
-        identify, gate, auth = self._identify, None, self._auth
+        identify, authenticator, auth = self._identify, None, self._auth
         if auth is None and identify is None:
             auth = settings.auth or None
         if auth is not None:
-            gate = wiring.gate(wiring.auth(auth), settings)
-            identify = gate.identify
+            authenticator = wiring.authenticator(wiring.auth(auth), settings)
+            identify = authenticator.identify
         wiring.check_card(settings)
         wiring.check_grpc(settings, len(self.agents))
         for agent in self.agents.values():
@@ -180,7 +180,7 @@ class App:
                 self.streams,
                 self.bodies,
                 identify=identify,
-                gate=gate,
+                authenticator=authenticator,
                 limits=limits,
                 hosts=self.hosts,
                 prefix=f"/{key}" if several else "",
@@ -450,13 +450,13 @@ class App:
         if self._told:
             return
         self._told = True
-        gates = [endpoint.gate for endpoint in self.endpoints.values()]
-        if self.unguarded or any(gate is not None and gate.open for gate in gates):
+        given = [endpoint.authenticator for endpoint in self.endpoints.values()]
+        if self.unguarded or any(each is not None and each.open for each in given):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"
-            more = ", and the secrets of every webhook" if self.settings.push else ""
+            more = ", the secrets of every webhook," if self.settings.push else ""
             logger.info(
-                "callers are anonymous (%s): each caller sees every task%s; what a handler saves "
-                "for a context is for every caller who names that context",
+                "callers are anonymous (%s): each caller can read every task%s and what handlers "
+                "save for contexts",
                 *(why, more),
             )
 
@@ -478,11 +478,11 @@ class App:
                 "card_keys: the card is signed for callers on this machine only; set `url`, or "
                 "`trusted_hosts`, for others"
             )
-        gates = [endpoint.gate for endpoint in self.endpoints.values()]
-        if self.serves and any(gate is not None and gate.issued for gate in gates):
+        given = [endpoint.authenticator for endpoint in self.endpoints.values()]
+        if self.serves and any(each is not None and each.issued for each in given):
             logger.info(
-                "auth: only callers on this machine are told where to get a token; set `url`, or "
-                "`trusted_hosts`, for others"
+                "auth: the server sends token metadata only to callers on this machine; set `url`, "
+                "or `trusted_hosts`, for others"
             )
 
     async def _make_worker(

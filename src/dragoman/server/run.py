@@ -384,7 +384,8 @@ class Run(RunWrites, RunReads):
             logger.warning("cannot wake the next turn of the context: %s", error)
 
     def _raised(self, error: BaseException) -> None:
-        """The handler has ended with what is not for the client, or is no error."""
+        """The handler ended with an exception that is not shown to the client, or that is not an
+        error."""
         if isinstance(error, NotHeld):
             self.worker.let_go(self)
         elif isinstance(error, CodeChanged | UnknownEntry):

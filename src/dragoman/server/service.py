@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.agent.handler import Handler
 from dragoman.bells.bell import Bell
+from dragoman.dialects import client_quirks
 from dragoman.model import clock
 from dragoman.model.caller import Access, Call, Caller, Policy, Scope, fault, long, unqualified
 from dragoman.model.errors import (
@@ -393,9 +394,7 @@ class Service:
         if self.draining:
             raise Unavailable("The server is shutting down", headers={"retry-after": "5"})
         message, configuration = request.message, request.configuration
-        if not message.message_id:  # as some clients before 1.0 do
-            # The idempotency key identifies the message; without a key every message is new.
-            message = replace(message, message_id=call.key or clock.uuid7())
+        message = client_quirks.with_message_id(message, call.key)
         if len(message.parts) > self.settings.max_parts:
             raise InvalidParams.at(
                 "message.parts", f"has more than {self.settings.max_parts} parts"

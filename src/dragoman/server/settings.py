@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import Struct, field
 
+from dragoman.model.protocol import HTTP_JSON, JSONRPC, LISTED_VERSIONS
 from dragoman.model.units import parse_duration, parse_size, show_duration, show_size
 
 # userinfo of each host in a URL, greedy up to its last @, and the query's password
@@ -133,13 +134,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         unset="gRPC is not served",
     )
     bindings: tuple[str, ...] = setting(
-        ("JSONRPC", "HTTP+JSON"),
+        (JSONRPC.name, HTTP_JSON.name),
         "bindings that the card lists, in this order: JSONRPC, HTTP+JSON, GRPC (needs "
         "`grpc_port`); JSONRPC:/rpc sets the path, GRPC:grpc.example:443 the address. Other "
         "bindings are served, but not listed",
     )
     versions: tuple[str, ...] = setting(
-        ("1.0", "0.3"), "protocol versions that the card lists, in this order"
+        LISTED_VERSIONS, "protocol versions that the card lists, in this order"
     )
     trust_forwarded: bool = setting(
         False, "use the headers X-Forwarded-Proto, -Host and -Prefix for the URLs on the card"

@@ -85,7 +85,7 @@ CHECKS: Checks = {
 """Checks of settings beyond their types."""
 
 
-def gate(auth: Auth, settings: Settings) -> Authenticator:
+def authenticator(auth: Auth, settings: Settings) -> Authenticator:
     """Make the authenticator. Raises SettingsError if a setting that it needs is missing."""
     from dragoman.security.schemes import Authenticator
 

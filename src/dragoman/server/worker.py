@@ -25,7 +25,7 @@ from dragoman.model.types import TaskStatusUpdateEvent
 from dragoman.server.loop_pacing import Pace
 from dragoman.server.run import Run
 from dragoman.server.settings import Settings
-from dragoman.stores.store import NOBODY, Claim, Head, Party, Store, party
+from dragoman.stores.store import NOBODY, Claim, Head, Owner, Store, owner_of
 from dragoman.telemetry.logs import logger
 from dragoman.telemetry.metrics import Metrics
 from dragoman.telemetry.otel import About, Spans
@@ -82,7 +82,7 @@ class Worker:
         self._most_alone = settings.max_running - settings.max_running // RESERVED
         """The most runs of one owner even if nobody else waits, so that the next owner need not
         wait for a turn to end."""
-        self._shares: dict[Party, int] = {}
+        self._shares: dict[Owner, int] = {}
         """The number of runs of each owner."""
         self.threads = Threads(settings.threads)
         self.pace = Pace()
@@ -165,7 +165,7 @@ class Worker:
                 self.metrics.turn.at(run.agent.key, run.outcome).observe(took)
             full = len(self.runs) >= self._most_alone
             del self.runs[run.claim.head.id]
-            owner = party(run.claim.head.scope)
+            owner = owner_of(run.claim.head.scope)
             self._shares[owner] -= 1
             if not self._shares[owner]:
                 del self._shares[owner]
@@ -239,7 +239,7 @@ class Worker:
         run = Run(self, claim)
         run.held_until = until
         self.runs[claim.head.id] = run
-        owner = party(claim.head.scope)
+        owner = owner_of(claim.head.scope)
         self._shares[owner] = self._shares.get(owner, 0) + 1
         life = run.perform() if self.spans is None else self._traced(run, self.spans)
         # A fresh context: the handler must not see the context variables of the request.

@@ -1,7 +1,7 @@
 """Stores: the logs of tasks, in memory, SQLite or PostgreSQL.
 
-The protocol is in `store`, the rules that all stores share are in `task_head` and `changes`. The
-backends are in the table of `dragoman.backends`.
+`store` has the protocol, `task_head` and `log_changes` the rules that all stores share. The table
+of backends is in `dragoman.backends`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dragoman.stores import url_options
 from dragoman.stores.store import Store
 
 LOCAL = "sqlite:"
-"""The store of the command if no other is set: a file in the working directory."""
+"""The default store of the command: a file in the working directory."""
 
 
 def connect(settings: Settings) -> Store:
@@ -29,12 +29,13 @@ def connect(settings: Settings) -> Store:
 
 
 def local_url(agents: Iterable[str]) -> str:
-    """The URL of the file that `LOCAL` means for agents with these keys."""
+    """Return the URL of the file that `LOCAL` means for agents with these keys."""
     return f"{LOCAL}///{'-'.join(agents)}.db"
 
 
 def find_local() -> str:
-    """The URL of the one store that is in the working directory; ValueError."""
+    """Return the URL of the only store in the working directory. Raises ValueError if there is not
+    exactly one."""
     from dragoman.stores.sqlite.admin import find
 
     return f"{LOCAL}///{find()}"

@@ -1,4 +1,4 @@
-"""The admin interface of a store: what operators do, also while servers use it."""
+"""The admin interface of a store, which operators can also use while servers run."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import WebhookCursor
 
 BATCH = 256
-"""The most tasks that are written in one transaction."""
+"""The maximum number of tasks that one transaction writes."""
 HEAVY = 8 * 1024 * 1024
-"""The bytes after which a transaction is large enough."""
+"""The size in bytes at which a transaction ends."""
 
 Fate: TypeAlias = Literal["new", "same", "replaced"]
-"""What came of a task that was to be imported."""
+"""What an import did with a task."""
 ValueFate: TypeAlias = Literal["new", "same", "replaced", "skipped"]
-"""What came of the value of a context; it is skipped where its context has no task."""
+"""What an import did with the value of a context. It skips values whose context has no task."""
 
 
 class Missing(LookupError):
-    """There is no such thing in the store; it says which."""
+    """The task or webhook does not exist. The message names it."""
 
 
 class Differs(ValueError):
-    """The task cannot be taken as it is, such as one that is there already and is another."""
+    """The task cannot be imported, for example because the store has another task with its id."""
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """Which tasks, of whomever. None is any, and empty is the one without a name."""
+    """Filters for tasks of all owners. None matches everything; an empty string matches an empty
+    name."""
 
     agent: str | None = None
     tenant: str | None = None
@@ -46,62 +47,65 @@ class Choice(Struct, frozen=True, kw_only=True):
     limit: int = 50
 
 
-class Waiting(Struct, frozen=True):
-    """A line, and the last entry of its log."""
+class Undelivered(Struct, frozen=True):
+    """How far a webhook has come, and the last entry of its log."""
 
-    line: WebhookCursor
+    cursor: WebhookCursor
     last: int
 
 
 class Pruned(Struct, frozen=True):
-    """What was forgotten so far, and what was old enough but had to stay."""
+    """What a pruning has deleted so far, and what it had to keep although it was old enough."""
 
     tasks: int = 0
     size: int = 0
-    """The bytes of their logs."""
+    """The size of the deleted logs in bytes."""
     pending: int = 0
-    """Kept for a webhook that has not had everything."""
+    """Kept because a webhook has not received everything."""
     recent: int = 0
-    """Kept for a send that may come again."""
+    """Kept because a send may be repeated."""
 
 
 class SavedValue(Struct, frozen=True):
-    """What is known of the value of a context, but for the value."""
+    """What the store knows about the value of a context, without the value."""
 
     version: int
     saver: str
-    """The turn that saved it: a task, and the number of a message."""
+    """The turn that saved it: a task and the number of a message."""
     size: int
-    """Its bytes, as it is stored."""
+    """Its stored size in bytes."""
 
 
 class Renamed(Struct, frozen=True):
-    """What came of giving the tasks of one owner to another."""
+    """What a change of owner has moved."""
 
     tasks: int = 0
     receipts: int = 0
     dropped: int = 0
-    """Receipts of sends for whose key or message the new owner has one already, which counts."""
+    """Receipts that were dropped, because the new owner has a receipt for the same key or
+    message."""
     named: int = 0
-    """Tasks whose ids were chosen by a client of 0.1, which finds them by its owner's name."""
+    """Tasks with an id that a client of 0.1 chose. Such a client finds them by the name of its
+    owner."""
     values: int = 0
-    """Values of contexts."""
+    """Values of contexts that were moved."""
     doubles: int = 0
-    """Values of contexts for which the new owner has one already, which counts."""
+    """Values of contexts that were not moved, because the new owner has a value for the same
+    context."""
 
 
 class StoreAdmin(Protocol):
-    """A connection to a store that is there. Used in a `with`, but for `name` and `migrate`.
-    Unavailable if the store cannot be used."""
+    """A connection to an existing store, used in a `with`; `name` and `migrate` also work without.
+    Raises Unavailable if the store cannot be used."""
 
     @property
     def name(self) -> str:
-        """What people are told; without secrets."""
+        """The store's name for people; without secrets."""
         ...
 
     @property
     def path(self) -> Path | None:
-        """The file, where it is one."""
+        """The file, if the store is one."""
         ...
 
     @property
@@ -113,67 +117,70 @@ class StoreAdmin(Protocol):
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any, /) -> None: ...
 
-    # -- looking
+    # -- reading
 
     def size(self) -> tuple[int, int]:
-        """The bytes of the tables, and those of a log beside them that are not yet there."""
+        """The size of the tables in bytes, and of a log beside them that is not in the tables
+        yet."""
         ...
 
     def sums(self) -> tuple[int, int]:
-        """How many tasks there are, and how many entries."""
+        """Count the tasks and the entries."""
         ...
 
     def load(self, task: str) -> tuple[SqlHead, Task]:
-        """The head of a log, and the task; Missing."""
+        """Return the head of a log, and its task. Raises Missing."""
         ...
 
     def read(self, row: SqlHead, after: int = 0) -> Iterator[Entry]:
-        """The entries after a place."""
+        """Yield the entries after this number."""
         ...
 
     def tasks(self, choice: Choice) -> Sequence[SqlHead]:
-        """Born tasks, the latest status first."""
+        """Return tasks that have begun, by the time of their status, latest first."""
         ...
 
     def follow(self, task: str, after: int, pause: float) -> Iterator[Entry]:
-        """The entries after a place as they come, until the log has ended; Missing."""
+        """Yield the entries after this number as they are written, until the log has ended. Raises
+        Missing."""
         ...
 
-    def lines(self, limit: int, *, parked: bool = False) -> Sequence[Waiting]:
-        """Lines with something to deliver, those that were given up first."""
+    def undelivered(self, limit: int, *, parked: bool = False) -> Sequence[Undelivered]:
+        """Return webhooks with undelivered events, parked ones first."""
         ...
 
-    def webhooks(self, row: SqlHead) -> Sequence[Waiting]:
-        """All lines of a task."""
+    def webhooks(self, row: SqlHead) -> Sequence[Undelivered]:
+        """Return all webhooks of a task."""
         ...
 
-    def audit(self, progress: Progress) -> Iterator[str]:
-        """Every problem, by name. Beside running servers it sees one state after the other, never
-        half of a change."""
+    def check(self, progress: Progress) -> Iterator[str]:
+        """Yield every problem, with its place. While servers write, it sees one state after the
+        other, never half of a change."""
         ...
 
     def export(
         self, broken: Callable[[str], None], *, agent: str = "", since: str = ""
     ) -> Iterator[ExportedTask]:
-        """All tasks in the order in which they came, each from one state of the store. Those that
-        cannot be read are told, and left out."""
+        """Yield all tasks in the order of their creation. Each is read from one state of the store.
+        Unreadable tasks are reported and skipped."""
         ...
 
     def export_contexts(
         self, broken: Callable[[str], None], *, agent: str = "", since: str = ""
     ) -> Iterator[ExportedContext]:
-        """The values of the contexts of these tasks. Those that cannot be read are told, and left
-        out."""
+        """Yield the values of the contexts of these tasks. Unreadable values are reported and
+        skipped."""
         ...
 
     def context_value(self, row: SqlHead) -> SavedValue | None:
-        """What is known of the value of a task's context."""
+        """Return what the store knows about the value of a task's context."""
         ...
 
-    # -- changing
+    # -- writing
 
     def redrive(self, task: str = "", webhook: str = "") -> int:
-        """Let parked lines go on at once; how many. Missing."""
+        """Resume the delivery of parked webhooks at once. Returns how many there were. Raises
+        Missing."""
         ...
 
     def prune(
@@ -185,9 +192,9 @@ class StoreAdmin(Protocol):
         force: bool = False,
         dry: bool = False,
     ) -> Iterator[Pruned]:
-        """Forget tasks that ended before a time, in transactions that are short; what has come
-        of it, after each. With an `owner`, as the store has it, only those of that one; with
-        `force` also those that webhooks or repeated sends may need."""
+        """Delete tasks that ended before a time, in short transactions. Yields the totals after
+        each. With `owner`, spelled as in the store, it deletes only tasks of this owner; with
+        `force` also tasks that webhooks or repeated sends may need."""
         ...
 
     def rename_owner(
@@ -199,34 +206,37 @@ class StoreAdmin(Protocol):
         tenant: str | None = None,
         dry: bool = False,
     ) -> Renamed:
-        """Give the tasks of an owner to another, with their receipts, counts and values of
-        contexts, in one transaction. Owners are as the store has them; of all agents and tenants if
-        none is named. UnknownEntry if a value is encrypted and the key is missing."""
+        """Give the tasks of one owner to another, with their receipts, counts and values of
+        contexts, in one transaction. Owners are spelled as in the store. Without `agent` or
+        `tenant`, this covers all of them. Raises UnknownEntry if a value is encrypted and the key
+        is missing."""
         ...
 
     def put(self, tasks: Sequence[ExportedTask], *, replace: bool) -> Sequence[Fate | Differs]:
-        """Write tasks in one transaction; what came of each."""
+        """Write tasks in one transaction. Returns what happened to each."""
         ...
 
     def put_contexts(
         self, values: Sequence[ExportedContext], *, replace: bool
     ) -> Sequence[ValueFate | Differs]:
-        """Write values of contexts in one transaction; what came of each."""
+        """Write values of contexts in one transaction. Returns what happened to each."""
         ...
 
     def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:
-        """Copy the store as it is at this moment; the size of the copy. FileExistsError."""
+        """Copy the present state of the store. Returns the size of the copy. Raises
+        FileExistsError."""
         ...
 
     def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:
-        """Bring the tables up to date; from which version, and to which. Row security is turned
-        on or off, or left as it is."""
+        """Update the tables. Returns the old and the new version. Turns row security on or off, or
+        leaves it unchanged."""
         ...
 
 
 class Make(Protocol):
-    """What opens a store."""
+    """Opens the admin interface of a store."""
 
     def __call__(self, *, write: bool = False, create: bool = False) -> StoreAdmin:
-        """An admin who only looks; or may write; or may make the store."""
+        """Return an admin interface. With `write` it may write, with `create` it may create the
+        store."""
         ...

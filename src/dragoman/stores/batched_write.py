@@ -1,4 +1,4 @@
-"""One change that shares a write with others: a group commit writes many at once."""
+"""One change in a shared write: a group commit writes many changes at once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from dragoman.model.lifecycle import IllegalEvent
 from dragoman.stores.store import Conflict, Stale, Unreadable
 
 REFUSALS = (A2AError, Conflict, ContextChanged, IllegalEvent, Stale, Unreadable)
-"""What is a result: nothing was written of it, and the others are none the worse."""
+"""Errors that are results: the change wrote nothing, and the other changes of the write are not
+affected."""
 
 
 class Job:
-    """Work on a transaction, and the future that waits for it. The result is what the work returns,
-    or what that returns when it is written."""
+    """A function that works on a transaction, and the future that waits for it. The result is what
+    the function returns or, if that is a function, what it returns after the write."""
 
     __slots__ = ("error", "future", "result", "work")
 
@@ -28,7 +29,7 @@ class Job:
         self.error: BaseException | None = None
 
     def attempt(self, transaction: Any) -> None:
-        """Do it; a refusal is a result."""
+        """Run the function. A refusal is a result."""
         self.error = None
         try:
             self.result = self.work(transaction)
@@ -36,7 +37,7 @@ class Job:
             self.error = error
 
     def deliver(self) -> None:
-        """Tell, unless nobody waits any more."""
+        """Set the result of the future, unless nobody waits for it any more."""
         if self.future.done():
             return
         if self.error is not None:
@@ -46,6 +47,6 @@ class Job:
             self.future.set_result(result() if callable(result) else result)
 
     def fail(self, error: BaseException) -> None:
-        """It could not be done."""
+        """Set an exception as the result."""
         self.error = error
         self.deliver()

@@ -1,4 +1,4 @@
-"""A cache of recently committed logs: most reads want what was just written."""
+"""A cache of recently committed logs, because most reads ask for what has just been written."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from dragoman.stores.log_slice import Tail
 from dragoman.stores.store import LARGE, Head
 
 ROOM = 16 * 1024 * 1024
-"""The bytes of entries that are remembered in all; of one log, at most LARGE."""
+"""The maximum size in bytes of all cached entries; of one log at most LARGE."""
 LOGS = 10_000
 ENTRY, ELEMENT = 512, 64
-"""About how many bytes of memory an entry takes beside its text, and an element of JSON in it."""
+"""How much memory an entry takes beside its text, and an element of JSON in it, in bytes
+(estimated)."""
 _encode = msgspec.json.Encoder().encode
 
 Commit = tuple[str, Head | None, Sequence[Entry], int]
-"""What a transaction made of a log: its head, or None if it is gone, its new entries and their
-bytes."""
+"""The change of a log in a transaction: its head, or None if it was deleted, its new entries and
+their size in bytes."""
 
 
 def memory(entries: Sequence[Entry], size: int) -> int:
-    """About how many bytes of memory entries take that are so many bytes of JSON."""
+    """Estimate the memory that entries with this many bytes of JSON take."""
     found = size + ENTRY * len(entries)
-    if size > 2 * ENTRY * len(entries):  # there may be many elements in them
+    if size > 2 * ENTRY * len(entries):  # the entries may have many elements
         for entry in entries:
             body = _encode(entry.event) if entry.wire is None else entry.wire
             found += ELEMENT * (body.count(b"[") + body.count(b"{") + body.count(b","))
@@ -35,7 +36,7 @@ def memory(entries: Sequence[Entry], size: int) -> int:
 
 
 class CachedLog(Tail):
-    """The head of a log, and its entries from the `first` on."""
+    """The head of a log, and its entries from number `first` on."""
 
     def __init__(self, head: Head, first: int) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class CachedLog(Tail):
         self.first = first
         self.size = 0
         self.told = time.monotonic()
-        """When it was last heard of."""
+        """When it was last used."""
 
     @property
     def after(self) -> int:
@@ -51,46 +52,46 @@ class CachedLog(Tail):
         return self.first + len(self.entries)
 
     def young(self, age: float) -> bool:
-        """It was heard of within so many seconds."""
+        """Whether it was used within this many seconds."""
         return time.monotonic() - self.told < age
 
     @property
     def current(self) -> bool:
-        """Its entries go as far as its head."""
+        """Whether its entries reach its head."""
         return self.after == self.head.last + 1
 
 
 class LogCache:
-    """The logs that moved last. It is told of every commit, in order, before anybody else is."""
+    """The recently changed logs. It receives every commit, in order, before other readers do."""
 
     def __init__(self) -> None:
         self._logs: dict[str, CachedLog] = {}
         self._size = 0
 
     def find(self, scope: Scope, task: str) -> CachedLog | None:
-        """A log of this scope, if it is remembered."""
+        """Return the log of this scope, if it is cached."""
         live = self._logs.get(task)
         return live if live is not None and live.head.scope == scope else None
 
     def clear(self) -> None:
-        """Remember nothing."""
+        """Forget everything."""
         self._logs.clear()
         self._size = 0
 
     def publish(self, commits: Iterable[Commit]) -> None:
-        """Take note of what was committed."""
+        """Add a commit to the cache."""
         for task, head, fresh, size in commits:
             live = self._logs.pop(task, None)
             if head is None:
                 self._size -= live.size if live else 0
                 continue
             if live is not None and fresh and live.after != fresh[0].number:
-                self._size -= live.size  # others have written in between
+                self._size -= live.size  # other processes have written in between
                 live = None
             if live is None:
                 live = CachedLog(head, fresh[0].number if fresh else head.last + 1)
             live.head, live.told = head, time.monotonic()
-            self._logs[task] = live  # the latest is the last to go
+            self._logs[task] = live  # the most recent log is dropped last
             if fresh:
                 self._extend(live, fresh, memory(fresh, size))
         while self._logs and (self._size > ROOM or len(self._logs) > LOGS):
@@ -100,6 +101,6 @@ class LogCache:
         self._size += size
         live.size += size
         live.entries.extend(fresh)
-        if live.size > LARGE:  # too long to be remembered whole: begin anew behind it
+        if live.size > LARGE:  # too long to be cached as a whole: start again after this commit
             self._size -= live.size
             self._logs[live.head.id] = CachedLog(live.head, live.head.last + 1)

@@ -1,4 +1,4 @@
-"""How databases keep what is in a log: the same bytes in every one of them."""
+"""The stored form of a log's contents, which is the same in every database."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _accepted = msgspec.json.Decoder(_Accepted).decode
 
 
 def accepted_at(body: bytes) -> str:
-    """When the message of these bytes was accepted; empty if they cannot be read."""
+    """Return when the message in these bytes was accepted; empty if they are not readable."""
     try:
         return _accepted(body).at
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -60,11 +60,12 @@ def accepted_at(body: bytes) -> str:
 
 
 HIDDEN = Private(kind="hidden")
-"""Stands for a private entry where its content is not asked for."""
+"""Stands for a private entry whose content was not requested."""
 
 
 def body(entry: Entry) -> tuple[int, bytes]:
-    """An entry's kind and its bytes: what is streamed is kept as it is streamed."""
+    """Return an entry's kind and its bytes. An event is stored in the form in which it is
+    streamed."""
     event = entry.event
     kind = KINDS[type(event)]
     if kind in (RECEIVED, CANCEL, PRIVATE):
@@ -73,12 +74,12 @@ def body(entry: Entry) -> tuple[int, bytes]:
 
 
 def entry(number: int, turn: int, kind: int, body: bytes) -> Entry:
-    """The entry of these columns."""
+    """Decode the entry of these columns."""
     if kind == RECEIVED:
         return Entry(number, _received(body), turn, b"")
     if kind == CANCEL:
         return Entry(number, _request(body), turn, b"")
-    if kind >= PRIVATE:  # a kind of a newer version is private, too
+    if kind >= PRIVATE:  # an unknown kind of a newer version is also private
         known = kind == PRIVATE and body
         return Entry(number, _private(body) if known else HIDDEN, turn, b"")
     streamed = _streamed(body)
@@ -90,18 +91,19 @@ def entry(number: int, turn: int, kind: int, body: bytes) -> Entry:
 
 
 def private(number: int, turn: int, kind: int, body: bytes) -> Entry:
-    """The private entry of these columns; UnknownEntry."""
+    """Decode the private entry of these columns. Raises UnknownEntry."""
     if kind != PRIVATE:
         raise UnknownEntry(f"entry {number} is of the unknown kind {kind}")
     return entry(number, turn, kind, body)
 
 
 FORM = 2
-"""The fold has other results since then: a snapshot of an older form cannot be gone on with."""
+"""The version of a snapshot. It changes when the fold has other results, because an older snapshot
+cannot be continued then."""
 
 
 class Snapshot(Struct, frozen=True):
-    """A task as it is kept. (A snapshot of the first form is the task alone.)"""
+    """The stored form of a task. (A snapshot of the first version is the task alone.)"""
 
     form: int
     task: Task
@@ -111,16 +113,18 @@ _snapshot = msgspec.json.Decoder(Snapshot).decode
 
 
 class Outdated(ValueError):
-    """The snapshot is one of an older form. Nothing is wrong with it; the log says the same."""
+    """The snapshot has an older form. This is not an error, because the log has the same
+    content."""
 
 
 def keep(task: Task) -> bytes:
-    """A task as a snapshot."""
+    """Encode a task as a snapshot."""
     return encode(Snapshot(FORM, task))
 
 
 def snapshot(data: bytes, id: str, number: int, last: int) -> Task:
-    """The task of a snapshot; Outdated, ValueError if it cannot be one of this log."""
+    """Decode the task of a snapshot. Raises Outdated, or ValueError if it cannot belong to this
+    log."""
     try:
         kept = _snapshot(data)
     except msgspec.ValidationError:
@@ -134,7 +138,7 @@ def snapshot(data: bytes, id: str, number: int, last: int) -> Task:
 
 
 def webhook_of(data: bytes, id: str, task: str) -> Webhook:
-    """The webhook of a line; ValueError if it is another's."""
+    """Decode the webhook of a row. Raises ValueError if the row belongs to another one."""
     webhook = decode_webhook(data)
     if (webhook.config.id, webhook.config.task_id) != (id, task):
         raise ValueError("its configuration belongs to another webhook")
@@ -142,12 +146,12 @@ def webhook_of(data: bytes, id: str, task: str) -> Webhook:
 
 
 def stub(id: str, task: str) -> Webhook:
-    """What stands for a webhook that cannot be read."""
+    """Return a placeholder for a webhook that is not readable."""
     return Webhook(TaskPushNotificationConfig(id=id, task_id=task, url=""))
 
 
 def secrets(webhook: Webhook, change: Callable[[str, str], str]) -> Webhook:
-    """The webhook with its secrets encrypted, or decrypted."""
+    """Return the webhook with its secrets encrypted or decrypted."""
     config = webhook.config
     about = f"{config.task_id}:{config.id}"
     token = change(config.token, about) if config.token else config.token
@@ -159,5 +163,5 @@ def secrets(webhook: Webhook, change: Callable[[str, str], str]) -> Webhook:
 
 
 def digested(name: str) -> bytes:
-    """The name of a receipt, which callers choose, by its digest."""
+    """Return the digest of a receipt's name, which callers choose."""
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()

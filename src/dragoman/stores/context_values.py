@@ -1,7 +1,8 @@
 """The private values of contexts: what is the same in every store.
 
-A value is kept as its JSON, or encrypted. Beside it stand its version, which grows with every save,
-and the key of the turn that saved it last: a turn that is run again may replace what it has saved.
+A value is stored as JSON, or encrypted. Stored with it are its version, which grows with every
+save, and the key of the turn that saved it last: a turn that runs again may replace what it has
+saved.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _json = msgspec.json.Decoder().decode
 
 
 def next_version(found: tuple[int, str] | None, version: int, key: str) -> int:
-    """The version of a new value, where the present one has this version and saver. The turn with
-    this key has read `version`. ContextChanged."""
+    """Return the version of a new value, where the stored value has this version and saver. The
+    turn with this key has read `version`. Raises ContextChanged."""
     current, saver = found or (0, "")
     if current != version and saver != key:
         raise ContextChanged
@@ -30,7 +31,7 @@ def next_version(found: tuple[int, str] | None, version: int, key: str) -> int:
 
 
 def encrypt_value(value: bytes, scope: Scope, context: bytes, encryption: Encryption) -> bytes:
-    """A value as it is stored, in the context with this digest."""
+    """Return the stored form of a value, for the context with this digest."""
     return (
         encryption.encrypt(value.decode(), _about(scope, context)).encode()
         if encryption.active
@@ -39,7 +40,7 @@ def encrypt_value(value: bytes, scope: Scope, context: bytes, encryption: Encryp
 
 
 def decrypt_value(body: bytes, scope: Scope, context: bytes, encryption: Encryption) -> bytes:
-    """The value that is stored as this; UnknownEntry if a key is missing."""
+    """Return the value with this stored form. Raises UnknownEntry if a key is missing."""
     if not encrypted(body):
         return body
     try:
@@ -49,12 +50,12 @@ def decrypt_value(body: bytes, scope: Scope, context: bytes, encryption: Encrypt
 
 
 def encrypted(body: bytes) -> bool:
-    """Whether a stored value is encrypted. No JSON begins like that."""
+    """Whether a stored value is encrypted. No JSON begins like this."""
     return body.startswith(MARK.encode())
 
 
 def faults(version: int, saver: object, body: bytes) -> Iterator[str]:
-    """What is wrong with a stored value."""
+    """Describe what is wrong with a stored value."""
     if version < 1:
         yield f"its version is not valid: {version}"
     if not isinstance(saver, str) or not _SAVER.fullmatch(saver):
@@ -69,6 +70,7 @@ def faults(version: int, saver: object, body: bytes) -> Iterator[str]:
 
 
 def _about(scope: Scope, context: bytes) -> str:
-    """What a value is bound to: it cannot be moved to another owner or context."""
+    """The context that a value is bound to, so that it cannot be moved to another owner or
+    context."""
     named = ["context", scope.agent, scope.tenant, scope.owner, context.hex()]
     return msgspec.json.encode(named).decode()

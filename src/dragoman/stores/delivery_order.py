@@ -1,7 +1,7 @@
-"""Turns among the owners whose webhooks are due.
+"""The order in which owners take turns with their webhooks that are due.
 
-A lane is what an owner has waiting at one agent. Lanes are walked in the order of an index, a
-bounded stretch at a time, and each walk goes on where the last one ended.
+A lane is what waits for one owner at one agent. Lanes are read in the order of an index, a limited
+number at a time, and each walk continues where the last one ended.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import TypeAlias
 
 WALK = 1000
-"""The most lanes of an agent that are looked at in one walk."""
+"""The maximum number of lanes of an agent that one walk reads."""
 START = -(1 << 63)
 
 Lane: TypeAlias = tuple[str, int]
 """An agent and one of its owners."""
 Walk: TypeAlias = Callable[[int, int], Awaitable[Sequence[tuple[int, bool]]]]
-"""The lanes after a place, so many at most, and whether something is due in each."""
+"""Returns the lanes after a position, at most this many, and whether something is due in each."""
 
 
 class DeliveryOrder:
@@ -28,10 +28,10 @@ class DeliveryOrder:
     async def due(
         self, agent: str, walk: Walk, limit: int, skipped: Container[int]
     ) -> Sequence[Lane]:
-        """The next lanes in which something is due, but for those that are skipped."""
+        """Return the next lanes in which something is due, without those that are skipped."""
         start = self._places.get(agent, START)
         seen = [*await walk(start, WALK)]
-        if len(seen) < WALK and start > START:  # round to where it began
+        if len(seen) < WALK and start > START:  # continue at the beginning
             seen += [each for each in await walk(START, WALK - len(seen)) if each[0] <= start]
         found: list[Lane] = []
         for lane, due in seen:

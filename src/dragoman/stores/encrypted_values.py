@@ -19,7 +19,8 @@ from dragoman.telemetry.logs import logger
 async def decrypted(
     store: Store, encryption: Encryption, line: WebhookCursor
 ) -> WebhookCursor | None:
-    """The line with its secrets; one whose key is missing is parked."""
+    """Return the cursor with its secrets decrypted. If the key is missing, park the webhook and
+    return None."""
     try:
         return replace(line, webhook=secrets(line.webhook, encryption.decrypt))
     except Undecryptable as error:
@@ -27,13 +28,13 @@ async def decrypted(
         logger.warning("webhook %s: %s; parked", id, error, extra={"task": line.task})
         try:
             await store.dispatched(line, line.cursor, failed=str(error), parked=True)
-        except Unavailable as worse:  # its lease runs out
+        except Unavailable as worse:  # the webhook is taken again when its lease expires
             logger.error("webhook %s: %s", id, worse)
         return None
 
 
 def encrypt_private(entries: Iterable[Entry], task: str, encryption: Encryption) -> None:
-    """Encrypt the values of private entries that are about to be written, if there is a key."""
+    """Encrypt the values of private entries before they are written, if there is a key."""
     if not encryption.active:
         return
     for entry in entries:
@@ -44,7 +45,7 @@ def encrypt_private(entries: Iterable[Entry], task: str, encryption: Encryption)
 
 
 def decrypt_private(entries: Sequence[Entry], task: str, encryption: Encryption) -> Sequence[Entry]:
-    """The entries with their values; UnknownEntry if a key is missing."""
+    """Return the entries with decrypted values. Raises UnknownEntry if a key is missing."""
     for entry in entries:
         event = entry.event
         if type(event) is Private and event.sealed:
@@ -58,5 +59,5 @@ def decrypt_private(entries: Sequence[Entry], task: str, encryption: Encryption)
 
 
 def _about(task: str, event: Private) -> str:
-    """What a value is bound to: it cannot be moved to another task or step."""
+    """Return what a value is bound to, so that it cannot be moved to another task or step."""
     return f"{task}:{event.kind}:{event.name}:{event.count}"

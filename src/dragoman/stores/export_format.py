@@ -1,9 +1,9 @@
-"""The export format: one task as one line of JSON, the same for every store. The values of contexts
-are lines of their own.
+"""The export format: one line of JSON for each task, the same for every store. Values of
+contexts have lines of their own.
 
-Entries, webhooks and values are what was stored; an encrypted secret stays encrypted. What
-a store can make anew (counts, snapshots, places in a queue) is not in it, nor is anything that
-counts by one machine's clock: a claim arrives as one whose lease has run out.
+Entries, webhooks and values are exported as they are stored; an encrypted secret stays encrypted.
+The export does not contain what a store can derive (counts, snapshots, ranks), and no times of one
+machine's clock: an imported claim has an expired lease.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import GIVEN_UP, MESSAGE, WRITER, Webhook
 
 FORMAT = 2
-"""Told by every line, so that files can be joined. Format 1 had no private entries."""
+"""The format of a line. Every line has it, so that files can be joined. Format 1 had no private
+entries."""
 
 VEIL = "sha256:"
-"""How the key of a receipt begins of which only the digest is known."""
+"""The prefix of a receipt's key of which only the digest is known."""
 VEILED = re.compile(f"{VEIL}[0-9a-f]{{64}}")
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 Kind: TypeAlias = Literal["received", "status", "artifact", "reply", "cancel", "private"]
@@ -67,12 +68,12 @@ KINDS: dict[int, Kind] = {
 NUMBERS = {kind: number for number, kind in KINDS.items()}
 
 
-class Broken(ValueError):
-    """No store can have written this; it says why."""
+class BadExport(ValueError):
+    """No store can have written this. The message gives the reason."""
 
 
 class Item(Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of the log; its number is its place in the list."""
+    """An entry of the log. Its number is its position in the list."""
 
     turn: Count
     kind: Kind
@@ -80,10 +81,10 @@ class Item(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stub(Struct, frozen=True, forbid_unknown_fields=True):
-    """A receipt, and the message that it is for."""
+    """A receipt, and the message that it belongs to."""
 
     key: str
-    """Its name; or its digest, from a store that keeps no more of it."""
+    """Its name, or the digest of its name, from a store that has only the digest."""
     digest: bytes
     number: Count
 
@@ -100,7 +101,7 @@ class ExportedWebhook(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class ExportedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task: the head of its log, the log, and what hangs on it."""
+    """A task: the head of its log, the log, and everything that belongs to it."""
 
     format: int
     id: Annotated[str, Meta(min_length=1)]
@@ -126,14 +127,14 @@ class ExportedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     receipts: tuple[Stub, ...]
     webhooks: tuple[ExportedWebhook, ...]
     due: float = 0.0
-    """When it is to run again (Unix time), or WOKEN."""
+    """When it runs again (Unix time), or WOKEN."""
     deadline: float = 0.0
     waits: Count = 0
     began: Count = 0
 
     @property
     def ready(self) -> bool:
-        """There is something to do, and nobody works on the log."""
+        """Whether the task needs a worker and has none."""
         if self.holder:
             return False
         if self.due:
@@ -142,7 +143,7 @@ class ExportedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return bool(self.inbox) and self.waits != WRITER
 
     def events(self) -> list[Event]:
-        """The events of the log; Broken."""
+        """Decode the events of the log. Raises BadExport."""
         return [_event(number, item) for number, item in enumerate(self.entries, start=1)]
 
 
@@ -151,14 +152,14 @@ class ExportedContext(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     format: int = FORMAT
     kind: Literal["context"] = "context"
-    """Tasks have none."""
+    """Tells values from tasks, which have no such field."""
     context: str
     scope: Scope
     version: Annotated[int, Meta(ge=1, le=1 << 53)]
     saver: str
     """The key of the turn that saved it."""
     body: str
-    """As it is stored: JSON, or encrypted."""
+    """Its stored form: JSON, or encrypted."""
 
 
 class _Mark(Struct):
@@ -178,30 +179,30 @@ _webhook = msgspec.json.Decoder(Webhook).decode
 
 
 def webhook(hook: ExportedWebhook) -> Webhook:
-    """The webhook, with its secrets as they are stored."""
+    """Decode the webhook; its secrets keep their stored form."""
     return _webhook(hook.webhook)
 
 
 def veil(digest: bytes) -> str:
-    """The key of a receipt of which only the digest is known."""
+    """Return the key of a receipt of which only the digest is known."""
     return VEIL + digest.hex()
 
 
 def veiled(key: str) -> str:
-    """The key of a receipt in the form that every store can tell."""
+    """Return the key of a receipt in the form that every store can produce."""
     return key if key.startswith(VEIL) else veil(digested(key))
 
 
 def unveiled(key: str) -> bytes:
-    """The digest that is in it."""
+    """Return the digest in a key."""
     return bytes.fromhex(veiled(key).removeprefix(VEIL))
 
 
 def same(one: ExportedTask, other: ExportedTask) -> bool:
-    """Whether they are the same task. How often its head was written does not matter."""
+    """Whether both are the same task. The number of writes to its head does not matter."""
     try:
         return encode(_canonical(one)) == encode(_canonical(other))
-    except msgspec.DecodeError:  # the webhook that cannot be read is not the same as any
+    except msgspec.DecodeError:  # an unreadable webhook differs from every other one
         return False
 
 
@@ -222,9 +223,10 @@ def dumped(
     receipts: Sequence[Stub],
     webhooks: Sequence[ExportedWebhook],
 ) -> ExportedTask:
-    """The task of a row, and what hangs on it. Broken, when its log has a gap."""
+    """Return the task of a row, and everything that belongs to it. Raises BadExport if its log has
+    a gap."""
     if len(entries) != row.last:
-        raise Broken(f"its log has {len(entries)} of {row.last} entries")
+        raise BadExport(f"its log has {len(entries)} of {row.last} entries")
     return ExportedTask(
         format=FORMAT,
         id=row.id,
@@ -256,8 +258,8 @@ def dumped(
 
 
 def columns(given: ExportedTask) -> dict[str, Any]:
-    """What a database keeps in the head's row, by the name of the column."""
-    # a moment that is past on every machine's clock, and is not "none"
+    """Return what a database stores in the head's row, by column."""
+    # a time that is past on every machine's clock, and is not 0, which means none
     past = GIVEN_UP
     private = sum(item.kind == "private" for item in given.entries)
     plan = f"{given.waits},{given.began},{private}" if private or given.began or given.due else None
@@ -291,50 +293,50 @@ def columns(given: ExportedTask) -> dict[str, Any]:
 
 
 def messages(given: ExportedTask) -> Iterator[tuple[int, str]]:
-    """The numbers of the messages, and when they were accepted."""
+    """Return the numbers of the messages, and when they were accepted."""
     for number, item in enumerate(given.entries, start=1):
         if item.kind == "received" and (at := accepted_at(bytes(item.body))):
             yield number, at
 
 
 def decode(line: bytes) -> ExportedTask | ExportedContext:
-    """The task of a line, or the value of a context; Broken if it is neither, or does not agree
-    with itself."""
+    """Decode a line: a task, or the value of a context. Raises BadExport if it is neither, or
+    contradicts itself."""
     try:
         mark = _mark(line)
         if not 1 <= mark.format <= FORMAT:
-            raise Broken(
+            raise BadExport(
                 f"its format is {mark.format}; this version of dragoman supports 1 to {FORMAT}"
             )
         if mark.kind:
             return _checked(_context(line))
         dump = structs.replace(_dump(line), format=FORMAT)
-        if long(dump.scope.owner):  # it was written by a version that kept such
+        if long(dump.scope.owner):  # a version that stored such names wrote it
             scope = structs.replace(dump.scope, owner=owner_key(dump.scope.owner))
             dump = structs.replace(dump, scope=scope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Broken(str(error)) from None
+        raise BadExport(str(error)) from None
     try:
         _check(dump)
-    except Broken as error:
-        raise Broken(f"task {dump.id}: {error}") from None
+    except BadExport as error:
+        raise BadExport(f"task {dump.id}: {error}") from None
     return dump
 
 
 def _checked(given: ExportedContext) -> ExportedContext:
-    """The same; Broken."""
+    """The same for a value of a context. Raises BadExport."""
     for problem in faults(given.version, given.saver, given.body.encode()):
-        raise Broken(f"the value of context {given.context}: {problem}")
+        raise BadExport(f"the value of context {given.context}: {problem}")
     return given
 
 
 def _check(dump: ExportedTask) -> None:
-    """The head says what the log says."""
+    """Check that the head agrees with the log."""
     events = dump.events()
     try:
         task = fold(None, events)
     except IllegalEvent as error:
-        raise Broken(f"its log is not valid: {error}") from None
+        raise BadExport(f"its log is not valid: {error}") from None
     last = len(events)
     messages = {n for n, event in enumerate(events, start=1) if isinstance(event, Received)}
     ended = dump.replied or dump.state.terminal
@@ -359,13 +361,13 @@ def _check(dump: ExportedTask) -> None:
     )
     for wrong, what in refusals:
         if wrong:
-            raise Broken(what if " " in what else f"{what} does not agree with its log")
+            raise BadExport(what if " " in what else f"{what} does not agree with its log")
     try:
         hooks = [webhook(hook).config.id for hook in dump.webhooks]
     except msgspec.DecodeError as error:
-        raise Broken(str(error)) from None
+        raise BadExport(str(error)) from None
     if _repeated(hooks) or any(hook.cursor > last for hook in dump.webhooks):
-        raise Broken("webhooks do not agree with its log")
+        raise BadExport("webhooks do not agree with its log")
 
 
 def _repeated(names: Sequence[str]) -> bool:
@@ -387,7 +389,7 @@ def _event(number: int, item: Item) -> Event:
             if event is None and found.message is not None:
                 event = Reply(found.message)
     except msgspec.DecodeError as error:
-        raise Broken(f"entry {number}: {error}") from None
+        raise BadExport(f"entry {number}: {error}") from None
     if event is None or type(event) is not _TYPES[item.kind]:
-        raise Broken(f"entry {number}: its kind is not {item.kind}")
+        raise BadExport(f"entry {number}: its kind is not {item.kind}")
     return event

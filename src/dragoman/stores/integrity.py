@@ -1,4 +1,4 @@
-"""Checks of one log and of everything that is derived from it: the same for every store."""
+"""Checks one log and everything that is derived from it, in the same way for every store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from dragoman.dialects.versions import SUPPORTED
 from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, fold
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -18,12 +19,12 @@ from dragoman.stores.store import NOTIFIED, WOKEN, WRITER
 from dragoman.stores.unreadable_rows import ASIDE, DECODING
 
 BATCH = 256
-"""How many tasks are looked at in one state of the store."""
+"""How many tasks are checked in one state of the store."""
 DIGEST = 32
-"""The bytes of a digest."""
+"""The length of a digest in bytes."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Is told what is looked at, how much of it is done, and of how much."""
+"""Receives what is being checked, how much of it is done, and how much there is."""
 
 HANGING = (
     (
@@ -66,13 +67,11 @@ HANGING = (
         "task {0}: message {1} of its conversation is not in its log",
     ),
 )
-"""Statements that find what hangs on a task and has none, or does not agree with it."""
-
-_VERSIONS = ("0.1", "0.3", "1.0")
+"""Statements that find rows whose task is missing or does not agree with them."""
 
 
 class CursorRow(NamedTuple):
-    """What is kept of a webhook."""
+    """The stored columns of a webhook cursor."""
 
     id: str
     webhook: bytes
@@ -83,8 +82,8 @@ class CursorRow(NamedTuple):
 
 
 class Stub(NamedTuple):
-    """What is kept of a receipt. Its name is as callers chose it; or empty, where only a digest of
-    it is kept."""
+    """The stored columns of a receipt. The name is the caller's, or empty where only its digest is
+    stored."""
 
     name: str
     digest: bytes
@@ -92,7 +91,7 @@ class Stub(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What is kept beside a log."""
+    """What is stored beside a log."""
 
     snapshot: tuple[int, bytes] | None = None
     lines: Sequence[CursorRow] = ()
@@ -104,7 +103,7 @@ class Beside(NamedTuple):
 def log(
     row: SqlHead, entries: Iterable[tuple[int, int, int, bytes]], beside: Beside
 ) -> Iterator[str]:
-    """The problems of one log, given as numbers, turns, kinds and bodies."""
+    """Yield the problems of one log, given as numbers, turns, kinds and bodies."""
     for problem in _log(row, entries, beside):
         yield f"task {row.id}: {problem}"
 
@@ -156,7 +155,7 @@ def _log(
 
 
 def _entries(row: SqlHead, found: Sequence[Entry]) -> Iterator[str]:
-    """Each entry is of this task, and of a turn that there was."""
+    """Check that each entry belongs to this task, and to a turn that exists."""
     messages = set()
     for item in found:
         event = item.event
@@ -164,7 +163,7 @@ def _entries(row: SqlHead, found: Sequence[Entry]) -> Iterator[str]:
             messages.add(item.number)
             whose = (event.message.task_id, event.message.context_id)
         elif isinstance(event, TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
-            whose = (event.task_id, row.context)  # which authors may choose
+            whose = (event.task_id, row.context)  # authors may choose these names
         else:
             whose = (row.id, row.context)
         if whose != (row.id, row.context):
@@ -172,14 +171,14 @@ def _entries(row: SqlHead, found: Sequence[Entry]) -> Iterator[str]:
                 f"entry {item.number} belongs to task {whose[0]} in context {whose[1]}, but "
                 f"its head says {row.context}"
             )
-        # the answer to a question is followed by `working`, before its turn begins
+        # `working` follows the answer to a question, before its turn begins
         begun = item.turn <= row.turn or item.number == item.turn + 1
         if item.turn and (item.turn not in messages or not begun):
             yield f"entry {item.number} belongs to turn {item.turn}, which does not exist"
 
 
 def _head(row: SqlHead, found: Sequence[Entry]) -> Iterator[str]:
-    """The head says what the log says."""
+    """Check that the head agrees with the log."""
     skill = changed = ""
     settled = 0
     messages: list[int] = []
@@ -232,7 +231,7 @@ def _time(value: float) -> bool:
 
 
 def _cancels(row: SqlHead, canceling: bool) -> bool:
-    """What is written when a canceled turn is let go is the end of this task."""
+    """Check that the event for the end of a canceled turn ends this task."""
     if row.canceled is None:
         return not canceling
     event = row.canceled
@@ -240,7 +239,8 @@ def _cancels(row: SqlHead, canceling: bool) -> bool:
 
 
 def _snapshot(row: SqlHead, found: Sequence[Entry], number: int, data: bytes) -> Iterator[str]:
-    """A snapshot is the fold of the log up to its number; one of an older form is not used."""
+    """Check that a snapshot is the fold of the log up to its number. A snapshot of an older form is
+    not used."""
     try:
         kept = snapshot(data, row.id, number, row.last)
     except Outdated:
@@ -253,7 +253,7 @@ def _snapshot(row: SqlHead, found: Sequence[Entry], number: int, data: bytes) ->
 
 
 def _messages(messages: Sequence[tuple[int, str]], found: Sequence[Entry]) -> Iterator[str]:
-    """A message of a conversation is one of the log."""
+    """Check that a message of a conversation is a message of the log."""
     for number, at in messages:
         event = found[number - 1].event if 0 < number <= len(found) else None
         if event is not None and not isinstance(event, Received):
@@ -263,7 +263,7 @@ def _messages(messages: Sequence[tuple[int, str]], found: Sequence[Entry]) -> It
 
 
 def _stubs(stubs: Sequence[Stub], found: Sequence[Entry]) -> Iterator[str]:
-    """A receipt is for a message."""
+    """Check that a receipt belongs to a message."""
     for stub in stubs:
         if 0 < stub.number <= len(found) and not isinstance(found[stub.number - 1].event, Received):
             yield f"a receipt is for entry {stub.number}, which is not a message"
@@ -277,13 +277,13 @@ def _stubs(stubs: Sequence[Stub], found: Sequence[Entry]) -> Iterator[str]:
 
 
 def _line(row: SqlHead, line: CursorRow) -> Iterator[str]:
-    """A webhook can be read, and can be taken."""
+    """Check that a webhook is readable and can be delivered."""
     try:
         webhook = webhook_of(line.webhook, line.id, row.id)
     except DECODING as error:
         yield f"it cannot be read: {error}"
         return
-    if webhook.version not in _VERSIONS:
+    if webhook.version not in SUPPORTED:
         yield f"its version is {webhook.version!r}, which is unknown"
     broken: list[str] = []
 
@@ -306,6 +306,6 @@ def _line(row: SqlHead, line: CursorRow) -> Iterator[str]:
 
 
 def counted(whose: Any, state: int, said: int, number: int) -> str:
-    """The problem of a count."""
+    """Describe the problem of a count."""
     name = STATES[state].name.lower() if state in STATES else f"state {state}"
     return f"the count of {whose}: {said} tasks {name}, but there are {number}"

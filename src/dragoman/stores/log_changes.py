@@ -1,7 +1,7 @@
-"""The changes that callers and workers make, written once for every store.
+"""The changes that callers and workers make, written once for all stores.
 
-A change finds a head row in a transaction, lets one of the row's rules work on it and marks it as
-changed. How rows are found, locked and committed is each store's own affair.
+A change finds a head row in a transaction, applies one of the row's rules, and marks the row as
+changed. Each store has its own way to find, lock and commit rows.
 """
 
 from __future__ import annotations
@@ -31,54 +31,56 @@ H = TypeVar("H", bound=TaskHead)
 
 
 class Transaction(Protocol[H]):
-    """What a change needs of a store."""
+    """What a change needs from a store."""
 
     @property
     def now(self) -> float:
-        """The time by the clock that leases count by."""
+        """The time by the clock of the leases."""
 
     @property
     def wall(self) -> float:
         """The Unix time."""
 
     def row(self, task: str, /) -> H | None:
-        """The head row of this id; Unreadable."""
+        """Return the head row of this task. Raises Unreadable."""
 
     def claimed(self, task: str, /) -> H | None:
-        """The same for a claim: a row that cannot be read is reported, and None."""
+        """Return the head row of a claim. An unreadable row is reported, and the result is None."""
 
     def mine(self, scope: Scope, task: str, /) -> H:
-        """A born row of this scope; TaskNotFound, Unreadable."""
+        """Return the row of a task of this scope that has begun. Raises TaskNotFound or
+        Unreadable."""
 
     def add(self, scope: Scope, draft: Draft, /) -> H:
-        """A new row; LimitExceeded."""
+        """Create a row. Raises LimitExceeded."""
 
     def room(self, row: H, fresh: Sequence[Entry] = (), /) -> None:
-        """Refuse entries that would make the log too large; LimitExceeded."""
+        """Raise LimitExceeded if these entries would make the log too large."""
 
     def touch(self, row: H, /) -> None:
         """Mark a row as changed."""
 
     def receipt(self, scope: Scope, key: str, /) -> tuple[bytes, str, int] | None:
-        """The digest, the task and the message number of an earlier request with this key."""
+        """Return the digest, the task and the message number of an earlier request with this
+        key."""
 
     def keep(self, row: H, receipt: Receipt, number: int, /) -> None:
         """Store the receipt of a request."""
 
     def hook(self, row: H, webhook: Webhook, cursor: int, /) -> None:
-        """Add a webhook, or replace it. Its secrets are encrypted already."""
+        """Add or replace a webhook. Its secrets are encrypted already."""
 
 
 def accept(
     transaction: Transaction[H], scope: Scope, draft: Draft, webhook: Webhook | None
 ) -> tuple[H, int, bool]:
-    """Take a message: its row and number, and whether it is new. A repeated send changes
+    """Accept a message. Returns its row, its number, and whether it is new. A repeated send changes
     nothing."""
     receipt = draft.receipt
     if receipt is not None and (known := _known(transaction, scope, receipt)):
         _, task, number = known
         row = transaction.row(task)
-        if row is None:  # deleted since the receipt was read
+        if row is None:  # the task was deleted after the receipt was read
             raise TaskNotFound
         return row, number, False
     if draft.new and draft.full:
@@ -101,14 +103,15 @@ def append(
     release: bool,
     pause: Pause | None = None,
 ) -> bool:
-    """Write what a worker says. True if more messages wait; Stale, LimitExceeded, IllegalEvent."""
+    """Write the events of a worker. Returns True if more messages wait. Raises Stale, LimitExceeded
+    or IllegalEvent."""
     row = transaction.claimed(claim.head.id)
     if row is None or row.epoch != claim.epoch:
         raise Stale(claim.head.id)
     transaction.room(row, entries)
     try:
         return row.append(claim, entries, release, pause, transaction.wall if pause else 0.0)
-    finally:  # an illegal event is refused; those before it are written
+    finally:  # an illegal event is refused; the events before it are written
         transaction.touch(row)
 
 
@@ -122,7 +125,7 @@ def cancel(
     receipt: Receipt | None,
     undo: bool,
 ) -> Head:
-    """Ask a task to end, or end it if nobody works on it and there is nothing to undo."""
+    """Request the end of a task. It ends at once if it has no worker and nothing to undo."""
     row = transaction.mine(scope, task)
     if receipt is not None and _known(transaction, scope, receipt):
         return row.head()
@@ -142,7 +145,7 @@ def revoke(
     begun: bool,
     delay: float,
 ) -> Head | None:
-    """End a claim; None if it has ended already. Unreadable."""
+    """End a claim. Returns None if it has ended already. Raises Unreadable."""
     row = transaction.row(head.id)
     now = transaction.now if expired else None
     if row is None or not row.revoke(
@@ -154,7 +157,7 @@ def revoke(
 
 
 def wake(transaction: Transaction[H], tasks: Iterable[str]) -> Counter[str]:
-    """Have tasks run whose time has come: how many of each agent."""
+    """Make tasks ready whose time has come. Returns how many per agent."""
     agents: Counter[str] = Counter()
     for task in tasks:
         row = transaction.claimed(task)
@@ -165,8 +168,8 @@ def wake(transaction: Transaction[H], tasks: Iterable[str]) -> Counter[str]:
 
 
 def wake_now(transaction: Transaction[H], tasks: Iterable[str]) -> Counter[str]:
-    """Have tasks run that wait for a notification, or whose turn was postponed: how many of each
-    agent."""
+    """Make tasks ready that wait for a notification, or whose turn was postponed. Returns how many
+    per agent."""
     agents: Counter[str] = Counter()
     for task in tasks:
         row = transaction.claimed(task)
@@ -181,7 +184,7 @@ def wake_now(transaction: Transaction[H], tasks: Iterable[str]) -> Counter[str]:
 
 
 def put_webhook(transaction: Transaction[H], scope: Scope, webhook: Webhook) -> None:
-    """Add a webhook to a task; it gets what comes from now on."""
+    """Add a webhook to a task. It receives the events from now on."""
     row = transaction.mine(scope, webhook.config.task_id)
     transaction.touch(row)
     transaction.hook(row, webhook, row.last)
@@ -190,7 +193,8 @@ def put_webhook(transaction: Transaction[H], scope: Scope, webhook: Webhook) -> 
 def _known(
     transaction: Transaction[H], scope: Scope, receipt: Receipt
 ) -> tuple[bytes, str, int] | None:
-    """The earlier request with this key, if any; Conflict if it was another one."""
+    """Return the earlier request with this key, if there is one. Raises Conflict if its content was
+    different."""
     known = transaction.receipt(scope, receipt.key)
     if known is not None and known[0] != receipt.digest:
         raise Conflict(receipt.key)

@@ -1,4 +1,4 @@
-"""The entries of a log from a place on, and the task that they fold into."""
+"""The entries of a log after a position, and the task that they fold into."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dragoman.model.types import Task
 
 
 class Tail:
-    """Entries that are at hand; what was folded once is not folded again."""
+    """Entries in memory. The fold is computed once."""
 
     _task: Task | None = None
     _folded = 0
@@ -17,7 +17,7 @@ class Tail:
         self.entries: list[Entry] = []
 
     def task(self) -> Task:
-        """The fold of the log; only if the entries begin with the first."""
+        """The fold of the log. It exists only if the entries begin with the first one."""
         entries = self.entries
         if self._task is None:
             self._task = birth(entries[0].event)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Logs in this process. It promises nothing beyond the process, and is bounded in count and age."""
+"""Logs in the memory of this process. They end with the process, and are limited in number and
+age."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ from dragoman.stores.store import (
     Conflict,
     Draft,
     Head,
+    Owner,
     Page,
-    Party,
     Pause,
     Place,
     Query,
@@ -47,18 +48,18 @@ from dragoman.stores.store import (
     Stale,
     Webhook,
     WebhookCursor,
-    party,
+    owner_of,
 )
 from dragoman.stores.task_head import age
 from dragoman.stores.unreadable_rows import KINDS
 from dragoman.stores.url_options import split
 
 RETENTION = 24 * 3600.0
-"""How long a task is kept after its end, by default."""
+"""How long a task is kept after its end by default."""
 
 
 class MemoryStore:
-    """The store without a disk."""
+    """The store in memory."""
 
     url = bell = "memory:"
     name = "memory, until this process ends"
@@ -73,33 +74,33 @@ class MemoryStore:
         self._logs: dict[str, Log] = {}
         self._conversations = Conversations(self._logs)
         self._values: dict[tuple[Scope, str], tuple[ContextValue, str]] = {}
-        """The value of each context that has one, and who saved it."""
+        """The value of each context that has one, and its saver."""
         self._indexes: dict[Scope, TaskIndex] = {}
         self._queues: dict[str, Queue] = {}
         self._ranks = Ranks()
         self._next = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held: dict[str, Log] = {}
-        self._ended: dict[str, float] = {}  # in order of their end
-        self._waiting: dict[str, Log] = {}  # in order of their question
-        self._pushing: dict[Scope, dict[str, Log]] = {}  # with lines that may be due
-        self._resting: list[tuple[float, str]] = []  # and when others will be
-        self._due: list[tuple[float, str]] = []  # when suspended ones go on
+        self._ended: dict[str, float] = {}  # in the order of their end
+        self._waiting: dict[str, Log] = {}  # in the order of their question
+        self._pushing: dict[Scope, dict[str, Log]] = {}  # with webhooks that may be due
+        self._resting: list[tuple[float, str]] = []  # and when the other webhooks will be due
+        self._due: list[tuple[float, str]] = []  # when suspended handlers continue
         self._timed: dict[str, Log] = {}  # without a worker, but with a deadline or a cancel
         self._receipts: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
 
     async def open(self) -> None:
-        """Only the loop to know: asking for it each time is a system call before Python 3.12."""
+        """The running loop. Until Python 3.12 each lookup of the loop is a system call."""
         self._loop = asyncio.get_running_loop()
 
     async def close(self) -> None:
-        """What is here stays until the process ends."""
+        """Do nothing: the logs stay until the process ends."""
         self._loop = None
 
     # -- for callers
 
     def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
-        """See `Store.accept`. Here it has landed when the call returns."""
+        """See `Store.accept`. The message is stored when the call returns."""
         future: asyncio.Future[Accepted] = self._future()
         try:
             log, number, new = log_changes.accept(self, scope, draft, draft.webhook)
@@ -199,10 +200,10 @@ class MemoryStore:
         worker: str,
         lease: float,
         limit: int,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
         spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
-        """See `Store.claim`. Here they are taken when the call returns."""
+        """See `Store.claim`. The logs are claimed when the call returns."""
         future: asyncio.Future[Sequence[Claim]] = self._future()
         claims: list[Claim] = []
         for passed in (passing, NOBODY) if passing else (NOBODY,):
@@ -210,7 +211,7 @@ class MemoryStore:
                 limit = min(limit, len(claims) + spare)
             queues = [queue for agent in agents if (queue := self._queues.get(agent))]
             while queues and len(claims) < limit:
-                # one of each in turn, so that a busy agent does not starve the others
+                # one log of each agent in turn, so that a busy agent does not starve the others
                 queue = queues[self._next % len(queues)]
                 self._next += 1
                 log = queue.pop(passed)
@@ -240,7 +241,7 @@ class MemoryStore:
         release: bool = False,
         pause: Pause | None = None,
     ) -> asyncio.Future[bool]:
-        """See `Store.append`. Here it has landed when the call returns."""
+        """See `Store.append`. The entries are stored when the call returns."""
         future: asyncio.Future[bool] = self._future()
         try:
             future.set_result(log_changes.append(self, claim, entries, release, pause))
@@ -379,14 +380,14 @@ class MemoryStore:
             self._forget(self._logs[task])
         return len(old)
 
-    # -- for those who deliver
+    # -- for the delivery of webhooks
 
     async def dispatch(
         self,
         agents: Collection[str],
         limit: int,
         lease: float,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
     ) -> Sequence[WebhookCursor]:
         """See `Store.dispatch`."""
         now = time.time()
@@ -398,21 +399,21 @@ class MemoryStore:
         scopes = [
             scope
             for scope in self._pushing
-            if scope.agent in agents and party(scope) not in passing
+            if scope.agent in agents and owner_of(scope) not in passing
         ]
         while scopes and len(taken) < limit:
-            # one of each in turn
+            # one webhook of each scope in turn
             for scope in scopes[: limit - len(taken)]:
                 if (line := self._first(scope, now, lease)) is None:
                     scopes.remove(scope)
                     continue
                 taken.append(line)
-                if scope in self._pushing:  # next time the others are first
+                if scope in self._pushing:  # next time, the others go first
                     self._pushing[scope] = self._pushing.pop(scope)
         return taken
 
     def _first(self, scope: Scope, now: float, lease: float) -> WebhookCursor | None:
-        """Take the line of a scope that has been due for longest."""
+        """Take the webhook of a scope that has been due for the longest time."""
         while logs := self._pushing.get(scope):
             log = next(iter(logs.values()))
             due = min(log.behind, key=lambda line: line.due, default=None)
@@ -453,7 +454,9 @@ class MemoryStore:
         self._push(log)
         return True
 
-    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:
+    async def undelivered(
+        self, limit: int, *, parked: bool | None = None
+    ) -> Sequence[WebhookCursor]:
         """See `Store.lines`."""
         found = (
             line
@@ -483,11 +486,11 @@ class MemoryStore:
         log = self._logs.get(task)
         return log if log is not None and log.scope == scope else None
 
-    # -- the transaction of `changes`: each change is done when its call returns
+    # -- the transaction of `log_changes`: each change is done when its call returns
 
     @property
     def now(self) -> float:
-        """Leases count by the machine's monotonic clock."""
+        """The time of the leases: the machine's monotonic clock."""
         return time.monotonic()
 
     @property
@@ -496,30 +499,31 @@ class MemoryStore:
         return time.time()
 
     def row(self, task: str) -> Log | None:
-        """The log of this id."""
+        """Return the log of this id."""
         return self._logs.get(task)
 
     claimed = row
 
     def mine(self, scope: Scope, task: str) -> Log:
-        """A born log of this scope; TaskNotFound."""
+        """Return a log of this scope that has begun. Raises TaskNotFound."""
         log = self._find(scope, task)
         if log is None or not log.born:
             raise TaskNotFound
         return log
 
     def add(self, scope: Scope, draft: Draft) -> Log:
-        """A new log; LimitExceeded."""
+        """Create a log. Raises LimitExceeded."""
         if len(self._logs) >= self.max_tasks:
             self._make_room()
         log = self._logs[draft.task] = Log(scope, draft)
         return log
 
     def room(self, row: Log, fresh: Sequence[Entry] = ()) -> None:
-        """Logs in memory are bounded in number, not in size."""
+        """Do nothing: logs in memory are limited in number, not in size."""
 
     def receipt(self, scope: Scope, key: str) -> tuple[bytes, str, int] | None:
-        """The digest, the task and the message number of an earlier request with this key."""
+        """Return the digest, the task and the message number of an earlier request with this
+        key."""
         return self._receipts.get((scope, key))
 
     def keep(self, row: Log, receipt: Receipt, number: int) -> None:
@@ -528,7 +532,7 @@ class MemoryStore:
         row.receipts = (*row.receipts, receipt.key)
 
     def touch(self, row: Log) -> None:
-        """Bring all views of a log in step with it."""
+        """Update all views of a log."""
         if row.index is not None:
             row.index.move(row)
         elif row.born:
@@ -554,17 +558,17 @@ class MemoryStore:
             self._waiting[row.id] = row
 
     def hook(self, row: Log, webhook: Webhook, cursor: int) -> None:
-        """Add a webhook, or replace it."""
+        """Add or replace a webhook."""
         key = webhook.config.id
         known = row.lines.get(key)
         if not row.lines:
-            row.lines = {}  # its own
+            row.lines = {}  # its own cursor
         row.lines[key] = WebhookCursor(
             scope=row.scope,
             task=row.id,
             webhook=webhook,
             cursor=known.cursor if known else cursor,
-            # after a deletion it must not meet a ticket that is still out
+            # after a deletion it must not get a ticket that a delivery still holds
             ticket=known.ticket + 1 if known else time.time_ns(),
         )
         self._push(row)
@@ -572,12 +576,12 @@ class MemoryStore:
         row.version += 1
 
     def _rest(self, log: Log, now: float) -> None:
-        """Look no more at a log of which nothing is due, until something is."""
+        """Stop looking at a log until one of its webhooks is due."""
         due = min((line.due for line in log.behind), default=math.inf)
         if due <= now:
             return
         self._unpush(log)
-        if due < math.inf and not now < log.rests <= due:  # else it is looked at before
+        if due < math.inf and not now < log.rests <= due:  # otherwise it is read earlier
             log.rests = due
             heappush(self._resting, (due, log.id))
 
@@ -608,7 +612,7 @@ class MemoryStore:
         index.add(log)
 
     def _make_room(self) -> None:
-        """Forget the oldest ended task, else the one that has waited longest for its client."""
+        """Delete the oldest ended task, or else the task that has waited longest for its client."""
         for task in self._ended:
             self._forget(self._logs[task])
             return
@@ -621,7 +625,7 @@ class MemoryStore:
         del self._logs[log.id]
         if not self._conversations.remove(log) and self._values:
             self._values.pop((log.scope, log.context), None)
-        for key in log.receipts:  # bounded like the tasks; a longer memory needs a disk
+        for key in log.receipts:  # limited like the tasks; a longer memory needs a disk
             del self._receipts[log.scope, key]
         self._ended.pop(log.id, None)
         self._waiting.pop(log.id, None)

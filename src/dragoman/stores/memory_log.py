@@ -19,22 +19,23 @@ encode = msgspec.json.Encoder().encode
 
 
 class Log(TaskHead, Tail):
-    """One task's row, and all of its entries."""
+    """The head of one task, and all of its entries."""
 
     queued = False
     messages = 0
-    """How many messages it has got."""
+    """How many messages it has received."""
     receipts: tuple[str, ...] = ()
     index: TaskIndex | None = None
     shelved: tuple[str, TaskState] | None = None
     lines: dict[str, WebhookCursor] = {}  # noqa: RUF012 - most have none, and share it
     rests = 0.0
-    """When its lines will be looked at again, if nothing happens before."""
+    """When its webhooks will be read again, if nothing happens before."""
 
     _measured = _size = _artifacts = 0
 
     def size(self, artifacts: bool) -> int:
-        """The bytes of its entries, with those of artifacts or without; none is measured twice."""
+        """Return the size of its entries in bytes, with or without artifacts. Each entry is
+        measured once."""
         for entry in self.entries[self._measured :]:
             size = len(encode(entry.event) if entry.wire is None else entry.wire)
             if isinstance(entry.event, TaskArtifactUpdateEvent):
@@ -45,26 +46,26 @@ class Log(TaskHead, Tail):
         return self._size + self._artifacts if artifacts else self._size
 
     def received(self, number: int) -> Received:
-        """The message of this number."""
+        """Return the message with this number."""
         event = self.entries[number - 1].event
         assert isinstance(event, Received)
         return event
 
     @property
     def pending(self) -> bool:
-        """A webhook has something to deliver."""
+        """Whether a webhook has undelivered events."""
         return any(True for _ in self.behind)
 
     @property
     def behind(self) -> Iterator[WebhookCursor]:
-        """The lines with something to deliver, but for those that are parked."""
+        """Return the cursors with undelivered events, without the parked ones."""
         return (line for line in self.lines.values() if line.cursor < self.last and not line.parked)
 
 
 class Conversations:
-    """The messages of each context, in the order in which they were accepted.
+    """The messages of each context, in the order of their acceptance.
 
-    Those of a task that is forgotten stay until they are half of their context's.
+    Messages of a deleted task stay until they are half of the messages of their context.
     """
 
     def __init__(self, logs: Mapping[str, Log]) -> None:
@@ -73,7 +74,7 @@ class Conversations:
         self._gone: Counter[tuple[Scope, str]] = Counter()
 
     def add(self, log: Log, number: int, at: str) -> None:
-        """A message was accepted."""
+        """Add an accepted message."""
         places = self._places.setdefault((log.scope, log.context), [])
         log.messages += 1
         if not places or places[-1].at <= at:
@@ -82,7 +83,7 @@ class Conversations:
             insort_right(places, Place(log.id, number, at), key=_at)
 
     def before(self, scope: Scope, context: str, place: Place) -> Iterator[Place]:
-        """The messages before this one, the latest first."""
+        """Yield the messages before this one, latest first."""
         places = self._places.get((scope, context), [])
         index = bisect_right(places, place.at, key=_at)
         first = bisect_left(places, place.at, key=_at)
@@ -94,7 +95,7 @@ class Conversations:
                 yield places[known]
 
     def remove(self, log: Log) -> bool:
-        """A task was forgotten; whether its context has others."""
+        """Note that a task was deleted. Returns whether its context has other tasks."""
         key = (log.scope, log.context)
         self._gone[key] += log.messages
         if 2 * self._gone[key] <= len(self._places[key]):
@@ -113,11 +114,11 @@ def _at(place: Place) -> str:
 
 
 class TaskIndex:
-    """The born tasks of one scope, in the order of their status times.
+    """The tasks of one scope that have begun, by the time of their status.
 
-    Tasks change far more often than they are listed, so a change is only noted; the next listing
-    puts what changed in its place. A task that moves leaves its old place behind; such places are
-    swept out when they are more than the live ones.
+    Tasks change much more often than they are listed. So a change is only noted, and the next
+    listing moves the changed tasks. The old position of a moved task stays as a gap; gaps are
+    removed when there are more of them than tasks.
     """
 
     __slots__ = ("_changed", "_contexts", "_logs", "_order", "_states", "live")
@@ -131,17 +132,17 @@ class TaskIndex:
         self._states = [0] * (len(TaskState) + 1)
 
     def add(self, log: Log) -> None:
-        """A task was born."""
+        """Add a task that has begun."""
         self.live += 1
         self._changed[log.id] = log
         log.index = self
 
     def move(self, log: Log) -> None:
-        """A task may have another status than when it was last put here."""
+        """Note that the status of a task may have changed."""
         self._changed[log.id] = log
 
     def remove(self, log: Log) -> None:
-        """A task was forgotten."""
+        """Remove a deleted task."""
         self.live -= 1
         self._changed.pop(log.id, None)
         if log.shelved is None:
@@ -153,7 +154,7 @@ class TaskIndex:
             del self._contexts[log.context]
 
     def matching(self, query: Query, cursor: tuple[str, str] | None) -> Iterator[Log]:
-        """The tasks that fit, the latest first."""
+        """Return the matching tasks, latest first."""
         self._settle()
         found = self._within(query.context, cursor) if query.context else self._all(cursor)
         for log in found:
@@ -163,14 +164,14 @@ class TaskIndex:
                 yield log
 
     def total(self, query: Query) -> int:
-        """How many tasks fit: known, unless time or context make it a count."""
+        """Return the number of matching tasks. Only a filter by time or context needs counting."""
         if query.since or query.context:
             return sum(1 for _ in self.matching(query, None))
         self._settle()
         return self.live if query.state is None else self._states[query.state.number]
 
     def tally(self) -> dict[TaskState, int]:
-        """How many there are in each state."""
+        """Return the number of tasks in each state."""
         self._settle()
         return {state: self._states[state.number] for state in TaskState}
 
@@ -181,7 +182,7 @@ class TaskIndex:
         for index in range(end - 1, -1, -1):
             place = order[index]
             log = self._logs.get(place[1])
-            # a task whose time came back stands twice at one place
+            # a task that has returned to an earlier time is in one place twice
             if log is not None and log.changed == place[0] and place != before:
                 yield log
             before = place
@@ -192,7 +193,7 @@ class TaskIndex:
         return (self._logs[place[1]] for place in places if cursor is None or place < cursor)
 
     def _settle(self) -> None:
-        """Put what changed since the last listing in its place."""
+        """Move the tasks that have changed since the last listing."""
         if not self._changed:
             return
         for log in self._changed.values():
@@ -212,4 +213,4 @@ class TaskIndex:
                 for changed, task in self._order
                 if (known := logs.get(task)) is not None and known.changed == changed
             ]
-        self._order.sort()  # nearly sorted already, which is what this sort is good at
+        self._order.sort()  # the list is nearly sorted, which is fast with this algorithm

@@ -9,15 +9,15 @@ from heapq import heappop, heappush
 from dragoman.model.caller import Scope
 from dragoman.stores.claim_order import Ranks
 from dragoman.stores.memory_log import Log
-from dragoman.stores.store import Party, party
+from dragoman.stores.store import Owner, owner_of
 
 Place = tuple[int, int, Log]
-"""A log's rank, and how many came before it."""
+"""A log's rank, and how many logs were added before it."""
 
 
 class Queue:
-    """Logs in the order of their ranks. Those that were taken or forgotten elsewhere stay until
-    their turn."""
+    """Logs in the order of their ranks. Logs that were claimed or deleted elsewhere stay until they
+    are next."""
 
     __slots__ = ("_came", "_heap", "_only", "_owners", "_ranks")
 
@@ -25,21 +25,21 @@ class Queue:
         self._ranks = ranks
         self._came = 0
         self._only: Log | None = None
-        """The only one, where there is one: most are taken as soon as they come."""
+        """The only log, if there is one. Most logs are claimed as soon as they arrive."""
         self._owners: dict[Scope, deque[Place]] = {}
         self._heap: list[tuple[int, int, Scope]] = []
-        """The first place of each owner."""
+        """The first position of each owner."""
 
     def __bool__(self) -> bool:
         return self._only is not None or bool(self._heap)
 
     def __iter__(self) -> Iterator[Log]:
-        """All logs, in no order."""
+        """Yield all logs, in no order."""
         self._settle()
         return (place[2] for places in self._owners.values() for place in places)
 
     def add(self, log: Log) -> None:
-        """A log has become ready."""
+        """Add a log that has become ready."""
         if self._only is None and not self._heap:
             self._only = log
             return
@@ -47,7 +47,7 @@ class Queue:
         self._add(log)
 
     def _settle(self) -> None:
-        """Give the only one its place among the others."""
+        """Move the only log to the others."""
         if (log := self._only) is not None:
             self._only = None
             self._add(log)
@@ -67,10 +67,10 @@ class Queue:
         else:
             places.append((rank, self._came, log))
 
-    def pop(self, passing: Collection[Party]) -> Log | None:
-        """Whose turn it is, but for those who are passed over."""
+    def pop(self, passing: Collection[Owner]) -> Log | None:
+        """Remove and return the next log, without those of skipped owners."""
         if (log := self._only) is not None:
-            if passing and party(log.scope) in passing:
+            if passing and owner_of(log.scope) in passing:
                 return None
             self._only = None
             return log
@@ -78,7 +78,7 @@ class Queue:
         if not passing:
             return self._pop() if heap else None
         passed = []
-        while heap and party(heap[0][2]) in passing:
+        while heap and owner_of(heap[0][2]) in passing:
             passed.append(heappop(heap))
         found = self._pop() if heap else None
         for place in passed:

@@ -15,7 +15,7 @@ from dragoman.stores.unreadable_rows import DECODING, agrees
 
 
 class SqlHead(TaskHead):
-    """A row of a database, and what is kept beside it."""
+    """A head row in a database, with the stored values that other stores do not need."""
 
     FIXED = ("key", "id", "agent", "tenant", "owner", "context")
     USUAL = (
@@ -24,20 +24,20 @@ class SqlHead(TaskHead):
         *("size", "ready", "ended"),
     )
     SUSPENDED = ("due", "deadline", "plan")
-    """Those that are empty unless a handler is, or was, suspended."""
+    """Columns that are empty unless a handler is or was suspended."""
     CHANGING = USUAL + SUSPENDED
     """Its columns, in the order of `restored` and `changing`."""
 
     __slots__ = ("ended_at", "key", "mail", "offered", "size", "told")
     key: int
-    """The number that stands for the id inside the database; 0 before it is there."""
+    """The number of the task inside the database; 0 before it is stored."""
     size: int
-    """The bytes of the log."""
+    """The size of the log in bytes."""
     ended_at: float | None
     offered: float | None
-    """Its rank among those that are ready."""
+    """Its rank among the ready logs."""
     told: TaskState | None
-    """The state under which it is counted; None while it is not born."""
+    """The state under which it is counted; None before the task has begun."""
     mail: tuple[int, Received] | None
     """The latest message, until its turn begins."""
 
@@ -48,7 +48,7 @@ class SqlHead(TaskHead):
 
     @classmethod
     def restored(cls, columns: Sequence[Any]) -> Self:
-        """The row of these columns; Unreadable."""
+        """Make the row from these columns. Raises Unreadable."""
         row = cls.__new__(cls)
         row._clear()
         try:
@@ -83,11 +83,11 @@ class SqlHead(TaskHead):
         agrees(self)
 
     def changing(self, lease: float) -> tuple[Any, ...]:
-        """The values of the columns that change, with this lease."""
+        """Return the values of the columns that change, with this lease."""
         return (*self.usual(lease), *self.suspended())
 
     def usual(self, lease: float) -> tuple[Any, ...]:
-        """The values of `USUAL`."""
+        """Return the values of `USUAL`."""
         return (
             self.skill, self.state.number, self.changed, self.last, self.version, self.born,
             self.replied, self.epoch, self.holder, lease, self.turn, self.settled,
@@ -97,14 +97,14 @@ class SqlHead(TaskHead):
         )  # fmt: skip
 
     def suspended(self) -> tuple[float | None, float | None, str | None]:
-        """The values of `SUSPENDED`."""
+        """Return the values of `SUSPENDED`."""
         plan = None
         if self.private or self.began or self.due:
             plan = f"{self.waits},{self.began},{self.private}"
         return self.due or None, self.deadline or None, plan
 
     def receive(self, received: Received) -> int:
-        """Take a message, and keep it for the claim that may follow in the same transaction."""
+        """Add a message, and keep it for a claim in the same transaction."""
         number = super().receive(received)
         self.mail = (number, received)
         return number

@@ -1,8 +1,8 @@
-"""The store: logs, receipts, claims and webhooks, and the only truth.
+"""The protocol of a store. It holds logs, receipts, claims and webhooks, and is the only truth.
 
-A log has one head row. Every append updates it in the transaction that writes the entries; a
-worker's append is checked against its epoch there, a caller's against the state. All times are
-the store's own, so that replicas need not agree on the clock.
+A log has one head row. Every append updates it in the transaction that writes the entries. The
+append of a worker is checked against the epoch in the row, that of a caller against the state. All
+times are the store's own, so replicas need not agree on the time.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ if TYPE_CHECKING:
     from dragoman.stores.admin import Make
 
 GIVEN_UP = 1e-9
-"""The lease of a claim that nobody can hold any more: its process is known to have ended."""
+"""The lease of a claim whose process is known to have ended."""
 LARGE = 1024 * 1024
-"""The bytes after which a read of entries is long enough."""
+"""The size in bytes at which a read of entries ends."""
 WRITTEN = 10.0
-"""For so many seconds, a write that succeeded shows that the store can be written."""
+"""After a successful write, the store counts as writable for this many seconds."""
 PROBE = 64 * 1024
-"""The bytes that are written to find out whether the store can be written again."""
+"""How many bytes are written to test whether the store is writable again."""
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""The bytes of logs after which a page of a listing is long enough."""
+"""The size in bytes of the logs at which a page of a listing ends."""
 
-Party: TypeAlias = tuple[str, str]
-"""A tenant and an owner: who takes turns with others."""
-NOBODY: frozenset[Party] = frozenset()
+Owner: TypeAlias = tuple[str, str]
+"""A tenant and an owner. Owners take turns."""
+NOBODY: frozenset[Owner] = frozenset()
 MANY = sys.maxsize
 
 
-def party(scope: Scope) -> Party:
-    """Whose turn a log of this scope is, whichever agent it asks."""
+def owner_of(scope: Scope) -> Owner:
+    """Return the owner of a scope. It is the same for all agents."""
     return scope.tenant, scope.owner
 
 
 class Stale(Exception):
-    """The claim is no longer the writer's: another epoch has begun."""
+    """The claim has ended: another epoch has begun."""
 
 
 class Conflict(Exception):
-    """The receipt's key has been used for another body."""
+    """The key of the receipt was used for a different request."""
 
 
 class UnknownEntry(Exception):
@@ -69,7 +69,7 @@ class UnknownEntry(Exception):
 
 
 class Unreadable(Exception):
-    """Something of a task is in the store and cannot be read."""
+    """A stored part of a task is not readable."""
 
     def __init__(self, kind: str, task: str, why: object) -> None:
         self.kind, self.task, self.why = kind, task, str(why) or type(why).__name__
@@ -77,7 +77,7 @@ class Unreadable(Exception):
 
 
 class Head(Struct, frozen=True, kw_only=True, gc=False):
-    """The head row of a log, as it was when read."""
+    """The head row of a log, as it was when it was read."""
 
     id: str
     context: str
@@ -87,50 +87,51 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     last: int
     """The number of the last entry."""
     version: int
-    """Grows with every change of the head, also those that log nothing."""
+    """Increases with every change of the head, also if nothing is logged."""
     born: bool
     """False while the agent may still answer without a task."""
     replied: bool
-    """True when it did: there is no task."""
+    """True if the agent has answered without a task."""
     epoch: int
     holder: str
     """The worker that has claimed the log, or empty."""
     turn: int
     """The message in work, or the last one that was."""
     unread: bool
-    """A message waits for a turn."""
+    """Whether a message waits for a turn."""
     settled: int
     """The last message that a terminal or interrupted status has answered."""
     attempt: int
     canceling: bool
     hooked: bool = False
-    """A webhook follows it."""
+    """Whether the log has a webhook."""
     woken: bool = False
-    """It is to be run although no message waits: its time has come, or it is to be canceled."""
+    """Whether the task must run although no message waits: its time has come, or it is being
+    canceled."""
     began: int = 0
-    """The message that began the handler that is suspended; 0 if there is none."""
+    """The message that started the suspended handler; 0 if none is suspended."""
     private: int = 0
-    """How many private entries the log has."""
+    """The number of private entries in the log."""
     waits: int = 0
     """What a suspended handler waits for, see `Pause`; 0 if none is suspended."""
     reading: bool = False
-    """The message in work is to be read again if its worker has stopped: its handler has not ended
-    and is not suspended. Only if the log has private entries."""
+    """Whether another worker must read the message in work again if its worker stops: the handler
+    has neither ended nor been suspended. Only if the log has private entries."""
     lease: float = 0.0
-    """When the claim runs out, by the store's clock. To renew it does not change the version, so
-    only `Store.expired` is sure to tell the current one."""
+    """When the claim expires, by the store's clock. A renewal does not change the version, so only
+    `Store.expired` knows the current value."""
 
     @property
     def over(self) -> bool:
-        """Nothing more will be written."""
+        """Whether the log is complete."""
         return self.replied or self.state.terminal
 
     def answers(self, number: int) -> bool:
-        """Whether the message of this number has its answer."""
+        """Whether the message with this number has been answered."""
         return self.over or self.settled >= number
 
     def ending(self, state: TaskState, text: str = "") -> TaskStatusUpdateEvent:
-        """How the task ends when it is not its handler that ends it."""
+        """Return the event that ends the task when something other than its handler ends it."""
         message = None
         if text:
             message = Message(
@@ -145,17 +146,17 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
 
 
 WOKEN = -1.0
-"""Stands for the time at which a task is to run, when that has come."""
+"""Replaces the time at which a task must run, when that time has come."""
 NOTIFIED = -2.0
-"""The same for a notification that came while the handler ran: if it then waits for one, it goes on
-at once."""
+"""The same for a notification that arrived while the handler ran. If the handler then waits for
+one, it continues at once."""
 TIME, MESSAGE, NOTIFICATION, WRITER = 1, 2, 3, 4
-"""What a suspended handler waits for: a time; a message (until a time); a notification (until a
-time); or, when it was handed over, somebody outside who writes its end."""
+"""What a suspended handler waits for: a time; a message, or a time limit; a notification, or a time
+limit; or, after a handover, a write from outside."""
 UNTIMED = (0, MESSAGE)
-"""Only what waits for one of these reads a message when it is claimed."""
+"""A claim reads a message only if the handler waits for one of these."""
 STEP = "step"
-"""The kind of a private entry that is progress."""
+"""The kind of a private entry that shows progress."""
 
 
 class Pause(Struct, frozen=True):
@@ -164,53 +165,53 @@ class Pause(Struct, frozen=True):
     waits: int
     """TIME, MESSAGE, NOTIFICATION or WRITER."""
     began: int
-    """The message that began it."""
+    """The message that started the handler."""
     seconds: float = 0.0
-    """After how many seconds it goes on at the latest; 0 if a message alone wakes it."""
+    """It continues after this many seconds at the latest; 0 if only a message wakes it."""
     timeout: float = 0.0
-    """How many seconds it has in all, from its first pause on; for a WRITER, from this one on."""
+    """How many seconds it has in total since its first pause; for a WRITER, since this pause."""
 
 
 CANCEL_RECEIPT = 1
-"""A receipt names a message of its task; that of a cancel names the first."""
+"""A receipt names a message of its task; the receipt of a cancel names the first one."""
 
 
 class Receipt(Struct, frozen=True):
-    """A send or cancel that may come again: the same key and digest is the same request."""
+    """A send or cancel that may be repeated. The same key and digest is the same request."""
 
     key: str
     digest: bytes
 
 
 class Webhook(Struct, frozen=True):
-    """A push config, and the dialect of the client that registered it."""
+    """A webhook configuration, and the version of the client that registered it."""
 
     config: TaskPushNotificationConfig
     version: str = "1.0"
 
 
 class WebhookCursor(Struct, frozen=True, kw_only=True):
-    """One webhook's way through one log, as it was when read."""
+    """How far one webhook has come in one log, as it was when it was read."""
 
     scope: Scope
     task: str
     webhook: Webhook
     cursor: int
-    """The last entry that is behind it."""
+    """The last delivered entry."""
     attempts: int = 0
-    """How often the next one has failed."""
+    """How often the next entry has failed."""
     due: float = 0.0
-    """Not to be taken before this (Unix time)."""
+    """The earliest time of the next attempt (Unix time)."""
     parked: bool = False
-    """It was given up, until it is redriven."""
+    """Whether delivery has failed for good, until it is redriven."""
     reason: str = ""
-    """What went wrong last."""
+    """The last error."""
     ticket: int = 0
-    """Grows when it is taken: a result with another one comes too late."""
+    """Increases with every lease, so that the result of an older lease is ignored."""
 
 
 class Draft(Struct, frozen=True, kw_only=True, gc=False):
-    """A message to be accepted, with all that is written in its transaction."""
+    """A message to accept, with everything that its transaction writes."""
 
     task: str
     received: Received
@@ -219,21 +220,21 @@ class Draft(Struct, frozen=True, kw_only=True, gc=False):
     receipt: Receipt | None = None
     webhook: Webhook | None = None
     full: str = ""
-    """Why nothing new may begin; a send that has come before is answered all the same."""
+    """Why nothing new may start. A repeated send is answered anyway."""
 
 
 class Accepted(Struct, frozen=True, gc=False):
-    """Where an accepted message went."""
+    """The result of accepting a message."""
 
     head: Head
     number: int
     received: Received
     fresh: bool
-    """False if a receipt said that it had come before."""
+    """False if a receipt shows that the message was accepted before."""
 
 
 class Claim(Struct, frozen=True, kw_only=True, gc=False):
-    """The right to work on one message of one log, as long as the epoch lasts."""
+    """The right to work on one message of one log, until the epoch ends."""
 
     head: Head
     task: Task
@@ -251,28 +252,28 @@ class Claim(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def attempt(self) -> int:
-        """How often the message has been worked on, this time included."""
+        """How often this message has been worked on, including this time."""
         return self.head.attempt
 
 
 class Record(Struct, frozen=True, gc=False):
-    """A task folded from its log, and the head it was folded at."""
+    """A task, folded from its log, and its head at that time."""
 
     task: Task
     head: Head
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """Which tasks of a scope, the latest status first."""
+    """Filters for the tasks of a scope. The latest status comes first."""
 
     context: str = ""
     state: TaskState | None = None
     since: str = ""
     size: int = 50
     cursor: tuple[str, str] | None = None
-    """The status time and id of the last task of the page before."""
+    """The status time and id of the last task on the page before."""
     artifacts: bool = True
-    """Whether the artifacts are asked for; a store may leave them out otherwise."""
+    """Whether artifacts are requested. Otherwise a store may leave them out."""
 
 
 class Page(Struct, frozen=True, gc=False):
@@ -284,95 +285,97 @@ class Page(Struct, frozen=True, gc=False):
 
 
 class Renewal(Struct, frozen=True):
-    """What a worker learns about its claims: which are lost, which are to be canceled."""
+    """What a worker learns about its claims: the lost ones, and those to cancel."""
 
     lost: Collection[str]
     canceling: Collection[str]
 
 
 class Census(Struct, frozen=True, kw_only=True):
-    """What there is of one agent, of all owners together."""
+    """Numbers about one agent, for all its owners together."""
 
     tasks: Mapping[TaskState, int] = {}
-    """How many born tasks are in each state; a state that none is in may be missing."""
+    """How many tasks that have begun are in each state. A state without tasks may be missing."""
     ready: int = 0
-    """How many logs have an unread message and no worker: the queue."""
+    """How many logs have an unread message and no worker: the length of the queue."""
     oldest: float = 0.0
-    """How many seconds ago the unread message of the next one in that queue was received (its
-    `Received.at`), or that of the oldest task in it, if that is longer; 0 if nothing waits."""
+    """How many seconds ago the unread message of the next task in the queue was received (its
+    `Received.at`), or that of the oldest task in the queue, whichever is longer; 0 if nothing
+    waits."""
     behind: int = 0
-    """How many webhook lines have something to deliver, but for those that are parked."""
+    """How many webhooks have undelivered events, without the parked ones."""
     parked: int = 0
-    """How many have something to deliver and were given up."""
+    """How many parked webhooks have undelivered events."""
     aside: int = 0
-    """How many tasks are set aside, since their head cannot be read."""
+    """How many tasks are set aside, because their heads are not readable."""
     sleeping: int = 0
-    """How many tasks have a handler that goes on at a later time."""
+    """How many tasks have a handler that continues later."""
 
 
 class Store(Protocol):
-    """What every backend does, in one transaction per call."""
+    """The methods of every store. Each call is one transaction."""
 
     id: str
-    """Tells it from all others, once it is open; the same for all who share it."""
+    """The id of the store, once it is open. All processes that share the store see the same id."""
     url: str
-    """Where it is, as the setting `store` says it."""
+    """Its URL, as in the setting `store`."""
     name: str
-    """The same for people: a file or an address, without secrets."""
+    """Its name for people: a file or an address, without secrets."""
     bell: str
     """The URL of the bell that replicas use if the setting `bell` names none; `memory:` if there
-    are no replicas, or if they can only poll."""
+    are no replicas, or if replicas only poll."""
     shared: bool
-    """Whether other processes can work on its tasks while this one has it open."""
+    """Whether other processes can work on its tasks while this process has it open."""
     unreadable: Mapping[str, int]
-    """How often something was found here that could not be read, by its kind."""
+    """How often this process found something that was not readable, by kind."""
 
     @property
     def admin(self) -> Make | None:
-        """Opens the admin interface, which `dragoman db` uses; None if it has none. The store need
+        """Open the admin interface, which `dragoman db` uses; None if there is none. The store need
         not be open."""
 
     async def open(self) -> None:
-        """Make ready; constructors do no I/O."""
+        """Open the store. Constructors do no I/O."""
 
     async def close(self) -> None:
-        """Let go of all resources."""
+        """Release all resources."""
 
     # -- for callers: every call is within a scope
 
     def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
-        """Begin to append a message; a claim that is begun after it finds it. TaskNotFound,
-        UnsupportedOperation (ended), LimitExceeded, Conflict."""
+        """Start to append a message. A claim that starts later sees it. Raises TaskNotFound,
+        UnsupportedOperation (the task has ended), LimitExceeded or Conflict."""
 
     async def head(self, scope: Scope, task: str) -> Head | None:
-        """The head, also of a log that is not born."""
+        """Return the head, also of a log whose task has not begun."""
 
     async def load(self, scope: Scope, task: str) -> Record | None:
-        """The task, once it is born."""
+        """Return the task, once it has begun."""
 
     async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
-        """Entries after a place, in order; None if there is no such log. Fewer than `limit` are
-        all that there are, unless they are LARGE together."""
+        """Return the entries after a number, in order; None if there is no such log. If there are
+        fewer than `limit` and they are smaller than LARGE, there are no more."""
 
     async def list(self, scope: Scope, query: Query) -> Page:
-        """A page of born tasks: fewer than were asked for, but at least one, where they are
-        PAGE_BYTES together."""
+        """Return a page of tasks that have begun. It ends after PAGE_BYTES, but has at least one
+        task."""
 
     async def messages(
         self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
     ) -> Sequence[Place]:
-        """The latest messages of a context that were accepted before the given one, the latest
-        first; those of one task, if it is named. Also those that were answered directly."""
+        """Return the latest messages of a context that were accepted before the given one, latest
+        first; with `task`, only those of this task. Includes messages that got a direct reply."""
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
-        """How many born tasks there are in each state."""
+        """Count the tasks that have begun, by state."""
 
     async def find(self, agent: str, task: str) -> Head | None:
-        """The head of a task of this agent, whoever owns it: for those who show a secret that the
-        task's log knows."""
+        """Return the head of a task of this agent, whoever owns it. This is for requests that show
+        a secret of the task."""
 
     async def owner(self, scope: Scope, task: str) -> str | None:
-        """Whose task this is, of the same agent and tenant; None if there is no such task."""
+        """Return the owner of a task of the same agent and tenant; None if there is no such
+        task."""
 
     async def cancel(
         self,
@@ -385,20 +388,20 @@ class Store(Protocol):
         *,
         undo: bool = False,
     ) -> Head:
-        """Log the request. An unclaimed task is canceled at once; a claimed one, and one whose
-        handler has something to `undo`, after `grace`. With a receipt that is known already
-        nothing is done. TaskNotFound, TaskNotCancelable, Conflict."""
+        """Log a cancel request. A task without a worker is canceled at once. A task with a worker,
+        or with something to `undo`, is canceled after `grace`. If the receipt exists already,
+        nothing changes. Raises TaskNotFound, TaskNotCancelable or Conflict."""
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
-        """Create or replace; TaskNotFound."""
+        """Create or replace a webhook. Raises TaskNotFound."""
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
-        """All webhooks of a task, in order of id; TaskNotFound."""
+        """Return all webhooks of a task, ordered by id. Raises TaskNotFound."""
 
     async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
-        """Idempotent; TaskNotFound."""
+        """Delete a webhook, if it exists. Raises TaskNotFound."""
 
-    # -- for workers: a claim is the authority
+    # -- for workers: a claim is the permission
 
     def claim(
         self,
@@ -406,15 +409,16 @@ class Store(Protocol):
         worker: str,
         lease: float,
         limit: int,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
         spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
-        """Begin to take up to `limit` logs of these agents that have an unread message. Owners
-        take turns; those that are passed over get only what nobody else waits for, and at most
-        `spare` of that. Fewer than `limit` are otherwise all that wait."""
+        """Start to claim up to `limit` logs of these agents with an unread message. Owners take
+        turns. Owners in `passing` get only what no other owner waits for, and at most `spare` logs.
+        If there are fewer than `limit`, no more logs wait."""
 
     async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
-        """The private entries of a log, in order; UnknownEntry if a newer version wrote one."""
+        """Return the private entries of a log, in order. Raises UnknownEntry if a newer version
+        wrote one."""
 
     def append(
         self,
@@ -424,31 +428,32 @@ class Store(Protocol):
         release: bool = False,
         pause: Pause | None = None,
     ) -> asyncio.Future[bool]:
-        """Begin to append; appends of one claim land in the order of the calls. The entries get
-        their numbers here. The future has whether more messages wait, or Stale. `completed`
-        becomes `working` while they do. A terminal status ends the epoch. With `release` the
-        turn is over: its message counts as read, the claim ends. With a `pause` the same, but
-        its handler goes on later."""
+        """Start to append. The appends of one claim are written in the order of the calls, and
+        their entries get numbers here. The result is whether more messages wait, or Stale. While
+        messages wait, `completed` becomes `working`. A terminal status ends the epoch. With
+        `release` the turn is over: its message counts as read, and the claim ends. With `pause`
+        too, but the handler continues later."""
 
     async def context_value(self, claim: Claim) -> ContextValue | None:
-        """The private value of the context of a claim's task; it belongs to the task's scope.
-        UnknownEntry if it is encrypted and the key is missing."""
+        """Return the private value of the context of a claim's task, within the task's scope.
+        Raises UnknownEntry if it is encrypted and the key is missing."""
 
     async def save_context(self, claim: Claim, value: bytes, version: int, key: str) -> int:
-        """Replace that value, if it still has this version (0: there is none) or was saved under
-        this key; its new version. It is kept until the last log of the context is forgotten. Stale,
-        ContextChanged."""
+        """Replace this value if it still has this version (0 if there is none), or was saved under
+        this key. Returns its new version. The value is kept until the last log of the context is
+        deleted. Raises Stale or ContextChanged."""
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
-        """Prolong the leases."""
+        """Extend the leases."""
 
     async def held(self, worker: str) -> Sequence[Head]:
-        """All that this worker has claimed and not let go."""
+        """Return all claims of this worker."""
 
-    # -- for every serving replica
+    # -- for every replica that serves
 
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
-        """Logs of these agents whose lease, grace after a cancel, or deadline has run out."""
+        """Return the logs of these agents whose lease, grace period of a cancel, or deadline has
+        expired."""
 
     async def revoke(
         self,
@@ -459,45 +464,46 @@ class Store(Protocol):
         begun: bool = True,
         delay: float = 0.0,
     ) -> Head | None:
-        """End the epoch of this head, if it is still the current one, and, with `expired`, if its
-        time has still run out: with a terminal event, or without one to let another worker try
-        again, after `delay` seconds. What was not `begun` has cost no attempt."""
+        """End the epoch of this head if it is still the current one and, with `expired`, its time
+        is still over. Writes a terminal event, or lets another worker try again after `delay`
+        seconds. If the turn had not `begun`, this does not count as an attempt."""
 
     async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
-        """Make up to `limit` tasks of these agents ready whose time has come: how many of each
-        agent that has some."""
+        """Make up to `limit` tasks of these agents ready whose time has come. Returns how many per
+        agent."""
 
     async def wake_now(self, tasks: Collection[str]) -> Mapping[str, int]:
         """Make those of these tasks ready that wait for a notification, or whose turn was
-        postponed: how many of each agent that has some."""
+        postponed. Returns how many per agent."""
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
-        """Those of these logs whose head has another version than the given one, or is gone."""
+        """Return those of these logs whose head has another version than the given one, or is
+        gone."""
 
     async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
-        """What there is of each of these agents, also of those that have nothing. It is for
-        figures, asked for every few seconds at most: it may count, but must hold up neither the
-        event loop nor those who write."""
+        """Return the numbers of each of these agents, for metrics. It is called every few seconds
+        at most, so it may count, but it must block neither the event loop nor writers."""
 
     async def probe(self) -> None:
-        """Find out whether the store can be written: by the latest write, or, if that failed or
-        was more than WRITTEN seconds ago, by a small write that leaves nothing. Unavailable."""
+        """Find out whether the store is writable: by the latest write or, if that failed or is more
+        than WRITTEN seconds old, by a small write that leaves nothing behind. Raises
+        Unavailable."""
 
     async def prune(self) -> int:
-        """Forget what has outlived its age and has nothing to deliver; how many tasks that
-        were. Called again at once while it finds some."""
+        """Delete tasks that are older than `retention` and have nothing to deliver. Returns how
+        many. The caller repeats it while it finds some."""
 
-    # -- for those who deliver
+    # -- for the delivery of webhooks
 
     async def dispatch(
         self,
         agents: Collection[str],
         limit: int,
         lease: float,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
     ) -> Sequence[WebhookCursor]:
-        """Take lines that are due, for the time of a lease; none of the owners that are passed
-        over. When more are due than `limit`, owners take turns for at least half of them."""
+        """Lease webhooks that are due, except those of the owners in `passing`. If more are due
+        than `limit`, owners take turns for at least half of them."""
 
     async def dispatched(
         self,
@@ -508,12 +514,15 @@ class Store(Protocol):
         failed: str = "",
         parked: bool = False,
     ) -> bool:
-        """Record how far a taken line has come, what failed, and that it is not to be taken
-        again before `wait` is over, or, parked, before it is redriven. False if it is not the
-        taker's any more: it was deleted, replaced, or taken by another."""
+        """Record how far a leased webhook has come, the error, and that it must not be leased
+        before `wait` seconds have passed, or, if `parked`, before it is redriven. Returns False if
+        the lease was lost: the webhook was deleted, replaced or leased by another process."""
 
-    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:
-        """For the operator: lines with something to deliver, those of every owner."""
+    async def undelivered(
+        self, limit: int, *, parked: bool | None = None
+    ) -> Sequence[WebhookCursor]:
+        """Return webhooks with undelivered events, of all owners, for operators."""
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:
-        """Let parked lines go on at once: all, those of a task, or one; how many that were."""
+        """Resume parked webhooks at once: all, those of a task, or one. Returns how many there
+        were."""

@@ -1,7 +1,7 @@
-"""The head row of a log, and the rules by which it changes: the same in every store.
+"""The head row of a log, and the rules for its changes, which are the same in all stores.
 
-A store finds the row, lets one of these rules work on it, and writes the row and its fresh
-entries in one transaction. A rule refuses before it changes anything.
+A store finds the row, applies one of these rules, and writes the row and its new entries in one
+transaction. A rule refuses before it changes anything.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from dragoman.stores.store import (
 )
 
 UNREAD = 1000
-"""The most messages that may wait for their turn in one task."""
+"""The maximum number of messages that may wait in one task."""
 
 
 def age(received: Received) -> float:
-    """How many seconds ago a message was received, as far as clocks agree."""
+    """How many seconds ago a message was received, by this machine's clock."""
     return max(time.time() - clock.seconds(received.at), 0.0)
 
 
 class TaskHead:
     """One head row, and the entries that were written since it was read."""
 
-    # slots: to read an attribute that only the class has is many times as expensive
+    # slots: reading an attribute that only the class has is many times slower
     __slots__ = (
         *("scope", "id", "context", "skill", "born", "replied", "changed", "entries", "state"),
         *("last", "version", "epoch", "turn", "settled", "attempt", "holder", "lease"),
@@ -61,21 +61,21 @@ class TaskHead:
     entries: list[Entry]
     state: TaskState
     canceled: TaskStatusUpdateEvent | None
-    """What to write when a canceled turn is let go."""
+    """The event to write for a turn that was canceled and did not end in time."""
     inbox: tuple[int, ...]
-    """The messages without a finished turn; the first may be in work."""
+    """The messages whose turn has not ended; the first may be in work."""
     hooked: bool
-    """A webhook follows it."""
+    """Whether the log has a webhook."""
     due: float
-    """When it is to run again (Unix time), or WOKEN, NOTIFIED; 0 if no time was set."""
+    """When it must run again (Unix time), or WOKEN or NOTIFIED; 0 if there is no time."""
     deadline: float
-    """When a handler that was suspended must have ended (Unix time)."""
+    """When a suspended handler must have ended (Unix time)."""
     waits: int
     """What a suspended handler waits for, see `Pause`; 0 if none is suspended."""
     began: int
-    """The message that began the suspended handler."""
+    """The message that started the suspended handler."""
     private: int
-    """How many private entries there are."""
+    """The number of private entries."""
     _head: Head | None
 
     def __init__(self, scope: Scope, draft: Draft) -> None:
@@ -88,7 +88,7 @@ class TaskHead:
         self.changed = draft.received.at
 
     def _clear(self) -> None:
-        """Set all that has a default."""
+        """Set everything that has a default."""
         self.replied = self.hooked = False
         self.last = self.version = self.epoch = self.turn = self.settled = self.attempt = 0
         self.waits = self.began = self.private = 0
@@ -101,34 +101,34 @@ class TaskHead:
 
     @property
     def ended(self) -> bool:
-        """Nothing more will be written."""
+        """Whether the log is complete."""
         return self.replied or self.state.terminal
 
     @property
     def ready(self) -> bool:
-        """There is something to do, and nobody works on the log."""
+        """Whether the task needs a worker and has none."""
         if self.holder:
             return False
         if self.due:
-            # a message whose turn was revoked is not a new one: it waits for its time
+            # a message whose turn was revoked is not new: it waits for its time
             fresh = bool(self.inbox) and not self.reading
             return self.due < 0 or (self.waits == MESSAGE and fresh)
         return bool(self.inbox) and self.waits != WRITER
 
     @property
     def next_turn(self) -> int:
-        """The message that a claim works on: the first unread one, or, for a handler that waits
-        for something else, the one that it has read last."""
+        """The message that a claim works on: the first unread one or, for a handler that waits for
+        something else, the last one that it has read."""
         return self.inbox[0] if self.inbox and self.waits in UNTIMED else self.turn
 
     @property
     def reading(self) -> int:
-        """1 if the turn in work reads the first message of the inbox; a handler that wakes up
-        reads none."""
+        """1 if the turn in work reads the first message of the inbox; 0 for a handler that wakes
+        up."""
         return 1 if self.inbox and self.inbox[0] == self.turn else 0
 
     def write(self, entry: Entry) -> int:
-        """Append one entry under the next number."""
+        """Append one entry with the next number."""
         event: Event = entry.event  # type: ignore[assignment]
         if self.last:
             self.state = state = advance(self.state, event)
@@ -143,7 +143,7 @@ class TaskHead:
             elif kind is Private:
                 self.private += 1
                 if event.kind == STEP:  # type: ignore[union-attr]
-                    self.attempt = min(self.attempt, 1)  # there is progress
+                    self.attempt = min(self.attempt, 1)  # the entry shows progress
             elif kind is not Received:
                 self.born = True
         self.entries.append(entry)
@@ -152,7 +152,7 @@ class TaskHead:
         return number
 
     def receive(self, received: Received) -> int:
-        """Take a message."""
+        """Accept a message."""
         if self.state.terminal:
             raise UnsupportedOperation(
                 f"Task has ended ({self.state.name.lower()}) and accepts no more messages"
@@ -163,25 +163,25 @@ class TaskHead:
         self.inbox += (number,)
         self.skill = received.skill
         if self.state.interrupted and not self.holder:
-            # nobody is to see the old question any more
+            # the old question is answered, so it is not shown any more
             status = TaskStatus(state=TaskState.WORKING, timestamp=clock.now())
             working = TaskStatusUpdateEvent(task_id=self.id, context_id=self.context, status=status)
-            # an earlier message may still wait: its turn is the next one
+            # an earlier message may still wait; then its turn is next
             self.write(Entry(0, working, self.inbox[0]))
         return number
 
     def take(self, worker: str, lease: float) -> int:
-        """Begin the turn of the first unread message."""
+        """Start the turn of the first unread message."""
         self.epoch += 1
         self.version += 1
         self.attempt += 1
         self.holder, self.lease = worker, lease
-        if self.inbox and self.waits in UNTIMED:  # as `next_turn` has it
+        if self.inbox and self.waits in UNTIMED:  # the number that `next_turn` has
             self.turn = self.inbox[0]
         return self.turn
 
     def claim(self, task: Task, received: Received) -> Claim:
-        """The claim that was taken."""
+        """Return the current claim."""
         return Claim(head=self.head(), task=task, received=received)
 
     def append(
@@ -192,12 +192,12 @@ class TaskHead:
         pause: Pause | None = None,
         wall: float = 0.0,
     ) -> bool:
-        """Write what the claim's worker says, up to what cannot follow (IllegalEvent). A `pause`
-        suspends the handler at this time. True if more messages wait."""
+        """Write the worker's events, up to the first that is not allowed (IllegalEvent). With
+        `pause`, suspend the handler. Returns True if more messages wait."""
         if self.epoch != claim.epoch:
             raise Stale(self.id)
         inbox = self.inbox
-        # not by way of `reading`: this is done for every event
+        # not through `reading`, because this runs for every event
         more = len(inbox) > 1 or (len(inbox) == 1 and inbox[0] != self.turn)
         illegal: IllegalEvent | None = None
         for entry in entries:
@@ -207,8 +207,8 @@ class TaskHead:
                 and type(event) is TaskStatusUpdateEvent
                 and event.status.state is TaskState.COMPLETED
             ):
-                # in its place, so that the writer knows what was written; messages that wait
-                # for this claim's end never become fewer
+                # Replace it in the list, so that the writer knows what was written. While the claim
+                # lasts, the number of waiting messages never decreases.
                 status = replace(event.status, state=TaskState.WORKING)
                 entry.event, entry.wire = replace(event, status=status), None
             try:
@@ -234,8 +234,8 @@ class TaskHead:
         *,
         undo: bool = False,
     ) -> None:
-        """Log the request; without a worker, the end as well, unless the handler has something to
-        `undo`: then a worker is to run it. Asking again changes nothing."""
+        """Log a cancel request. Without a worker also log the end, unless the handler has something
+        to `undo`, which a worker must run. A second request changes nothing."""
         if self.state.terminal:
             raise TaskNotCancelable(f"Task has already ended ({self.state.name.lower()})")
         if self.cancel_at:
@@ -261,8 +261,8 @@ class TaskHead:
         wall: float = 0.0,
         delay: float = 0.0,
     ) -> bool:
-        """End the epoch, if it is still this one; at a given time only if it has run out. With a
-        `delay` it is not run again before that many seconds have passed."""
+        """End the epoch if it is still this one; with a time, only if it is over at that time. With
+        `delay` the task does not run again before that many seconds have passed."""
         if self.epoch != epoch or self.state.terminal:
             return False
         if now is not None and not self.expired(now, wall):
@@ -280,17 +280,17 @@ class TaskHead:
             if delay and self.due != NOTIFIED:
                 self.due = wall + delay
             elif self.due > 0:
-                self.due = 0.0  # it ran because of a message
+                self.due = 0.0  # a message was the reason that it ran
         return True
 
     def expired(self, now: float, wall: float) -> bool:
-        """The claim has run out, or the time for a cancel; or for a handler that is suspended."""
+        """Whether the claim, the time for a cancel, or the time of a suspended handler is over."""
         if 0 < self.cancel_at < now:
             return True
         return self.lease < now if self.holder else 0 < self.deadline < wall
 
     def wake(self, wall: float) -> bool:
-        """Have it run if its time has come."""
+        """Make it ready if its time has come."""
         if not 0 < self.due <= wall or self.holder:
             return False
         self.due = WOKEN
@@ -298,11 +298,11 @@ class TaskHead:
         return True
 
     def wake_now(self) -> bool:
-        """Have it run that waits for a notification, or whose turn was postponed."""
+        """Make it ready if it waits for a notification, or if its turn was postponed."""
         if self.ended or self.due == NOTIFIED:
             return False
         if self.holder:
-            self.due = NOTIFIED  # when it gives up the claim, it is known whether it waits
+            self.due = NOTIFIED  # at the end of the claim it is known whether the handler waits
         elif self.due > 0 and self.waits in (0, NOTIFICATION):
             self.due = WOKEN
         else:
@@ -311,7 +311,7 @@ class TaskHead:
         return not self.holder
 
     def _suspend(self, pause: Pause, wall: float) -> None:
-        """Give up the claim until what the handler waits for has come."""
+        """End the claim until the event that the handler waits for."""
         notified = self.due == NOTIFIED and pause.waits == NOTIFICATION
         if self.reading:
             self.inbox = self.inbox[1:]
@@ -334,7 +334,7 @@ class TaskHead:
         self._release(read=False)
 
     def _rest(self) -> None:
-        """No handler is suspended any more."""
+        """Reset the columns of a suspended handler."""
         self.due = self.deadline = 0.0
         self.waits = self.began = 0
 
@@ -354,7 +354,7 @@ class TaskHead:
             self._end()
 
     def head(self) -> Head:
-        """The row as a value."""
+        """Return the row as a value."""
         head = self._head
         if head is not None and head.version == self.version:
             return head

@@ -1,4 +1,4 @@
-"""Reading tasks from a database: folded logs, snapshots, counts and heads."""
+"""Reads tasks from a database: folded logs, snapshots, counts and heads."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from dragoman.stores.store import Head, Record, Unreadable
 from dragoman.stores.unreadable_rows import UnreadableRows
 
 SMALL = 64 * 1024
-"""A log of fewer bytes is folded from its beginning; a larger one gets snapshots."""
+"""A smaller log is folded from its beginning; a larger one has snapshots."""
 FIRST = 8
-"""The census asks this many tasks at the head of the queue how long they wait: some may be
-unreadable."""
+"""How many tasks at the head of the queue the census reads for their waiting time, because some may
+be unreadable."""
 
 
 class Folded(Record, frozen=True, gc=False):
-    """A task folded from its log, and what that took."""
+    """A task folded from its log, and how much was read."""
 
     key: int = 0
     snapshot: int = 0
-    """The bytes of the snapshot that it began with."""
+    """The size of the snapshot that the fold began with."""
     tail: int = 0
-    """The bytes that were folded onto it."""
+    """The size of the entries after the snapshot."""
     broken: bool = False
-    """Its snapshot cannot be used."""
+    """Whether its snapshot is unusable."""
 
     @property
     def grown(self) -> bool:
-        """The tail has grown as large as the snapshot: time for another."""
+        """Whether a new snapshot is due: the entries after the old one are as large as it is."""
         return self.broken or self.tail >= max(SMALL, self.snapshot)
 
 
 def counts(found: Iterable[Any], damage: UnreadableRows) -> dict[TaskState, int]:
-    """Counts by state. One of an unknown state is reported as damage."""
+    """Return counts by state. A count of an unknown state is reported."""
     known = {}
     for state, number in found:
         if state in STATES:
@@ -49,7 +49,7 @@ def counts(found: Iterable[Any], damage: UnreadableRows) -> dict[TaskState, int]
 def heads(
     rows: type[SqlHead], found: Iterable[Sequence[Any]]
 ) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
-    """The heads of these columns; and the keys of those that cannot be read."""
+    """Return the heads of these columns, and the keys of unreadable ones."""
     read: list[Head] = []
     broken: list[tuple[int, Unreadable]] = []
     for columns in found:

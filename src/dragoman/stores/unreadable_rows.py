@@ -1,9 +1,9 @@
-"""Rows that cannot be read: they are logged, counted and skipped.
+"""Rows that are not readable: they are logged, counted and skipped.
 
-A task whose head cannot be read is set aside: it leaves the queue, and is held by ASIDE for PAUSE
-seconds. Then the reaper looks at it again, like at every claim whose lease has run out. So it is
-taken up by itself when it has been repaired, and is not looked at all the time until then. A
-webhook that cannot be read is parked, which an operator can undo (`dragoman db redrive`).
+A task with an unreadable head is set aside: it leaves the queue, and ASIDE holds it for PAUSE
+seconds. Then the reaper reads it again, like every claim with an expired lease. So a repaired task
+continues without help, and a damaged one is not read all the time. A webhook that is not readable
+is parked; an operator can resume it (`dragoman db redrive`).
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ from dragoman.telemetry.logs import logger
 ASIDE = "unreadable"
 """The holder of a task that is set aside."""
 PAUSE = 600.0
-"""For so many seconds a task is set aside before it is looked at again."""
+"""How many seconds a task is set aside before it is read again."""
 REPEAT = 600.0
-"""So many seconds pass before the same is logged again."""
+"""How many seconds pass before the same row is logged again."""
 REMEMBERED = 1000
-"""Of so many it is remembered when they were logged."""
+"""For how many rows the time of the last log line is remembered."""
 KINDS = ("head", "log", "snapshot", "webhook", "count")
 
 ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What is raised by columns that are not as they were written."""
+"""The errors that damaged columns raise."""
 DECODING = (*ERRORS, msgspec.MsgspecError)
 
 
 class UnreadableRows:
-    """What could not be read since the start. It may be told by any thread."""
+    """The unreadable rows since the start. Every thread may report one."""
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(KINDS, 0)
-        """How often something was logged, by what it was."""
+        """How often something was unreadable, by kind."""
         self._told: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
     def found(self, error: Unreadable, what: str = "") -> None:
-        """Log and count it, unless that was done lately; `what` was done about it."""
+        """Log and count it, unless that was done recently. `what` is what the program did about
+        it."""
         now = time.monotonic()
         name = (error.kind, error.task)
         with self._lock:
@@ -57,8 +58,8 @@ class UnreadableRows:
 
 
 def agrees(row: Any) -> None:
-    """Refuse a head that contradicts itself; ValueError. Such a head would come back to whoever
-    looks for work, again and again, and could not be worked on."""
+    """Raise ValueError if a head contradicts itself. Workers could not work on such a task, but
+    would claim it again and again."""
     if row.last < 1:
         raise ValueError(f"last is {row.last}")
     inbox = row.inbox

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dragoman._version import __version__
 from dragoman.model.operations import OPERATIONS
+from dragoman.model.protocol import LISTED_VERSIONS
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of the metrics page."""
@@ -23,8 +24,6 @@ QUICK = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 """The buckets for operations of a store, in seconds."""
 LONG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The buckets for what an agent does, or what waits for one."""
-STARTED_VERSIONS = ("1.0", "0.3")
-"""The A2A versions whose counters start at 0; older ones appear with their first request."""
 STARTED_REQUESTS = ("ok", "INTERNAL_ERROR", "UNAVAILABLE")
 STARTED_REFUSALS = ("UNAUTHENTICATED", "RESOURCE_EXHAUSTED")
 STARTED_TURNS = ("completed", "failed", "lost")
@@ -118,7 +117,7 @@ class Histogram:
             yield "_count", self.labels, key, count
 
 
-Figure = Counter | Gauge | Histogram
+Metric = Counter | Gauge | Histogram
 
 
 class Metrics:
@@ -161,7 +160,7 @@ class Metrics:
             "dragoman_steps_total", "Steps of durable turns, by their result", "agent", "result"
         )
         self.sleeping = Gauge(
-            "dragoman_tasks_sleeping", "Tasks whose durable turn goes on later", "agent"
+            "dragoman_tasks_sleeping", "Tasks whose durable turn continues later", "agent"
         )
         self.postponed = Counter(
             "dragoman_turns_postponed_total",
@@ -186,7 +185,7 @@ class Metrics:
             "Age of the oldest task that waits for a worker",
             "agent",
         )
-        self.lines = Gauge(
+        self.webhooks = Gauge(
             "dragoman_webhooks",
             "Webhooks with undelivered events: waiting or parked",
             *("agent", "state"),
@@ -206,11 +205,11 @@ class Metrics:
         self.store = Gauge("dragoman_store_up", "1 if the store answers and accepts writes, else 0")
         info = Gauge("dragoman_build_info", "The version of dragoman, as a label", "version")
         info.read = lambda: [((__version__,), 1)]
-        self.figures: tuple[Figure, ...] = (
+        self.families: tuple[Metric, ...] = (
             *(self.requests, self.request, self.refused, self.accept, self.claim, self.append),
             *(self.turn, self.postponed, self.steps, self.sleeping, self.running),
             *(self.streams, self.lag, self.deliveries),
-            *(self.rings, self.tasks, self.queue, self.oldest, self.lines, self.aside),
+            *(self.rings, self.tasks, self.queue, self.oldest, self.webhooks, self.aside),
             *(self.unreadable, self.ready, self.store, info, *_process()),
         )
 
@@ -219,7 +218,7 @@ class Metrics:
         first appears with its first error, so that error would raise no alert."""
         bindings = tuple(bindings)
         for agent in agents:
-            for binding, version in product(bindings, STARTED_VERSIONS):
+            for binding, version in product(bindings, LISTED_VERSIONS):
                 for operation, outcome in product(OPERATIONS, STARTED_REQUESTS):
                     self.requests.start(agent, operation.name, binding, version, outcome)
             for binding, reason in product(bindings, STARTED_REFUSALS):
@@ -240,16 +239,16 @@ class Metrics:
         return counted
 
 
-def render(figures: Iterable[Figure]) -> bytes:
+def render(metrics: Iterable[Metric]) -> bytes:
     """Render the page for Prometheus."""
     lines: list[str] = []
-    for figure in figures:
-        lines.append(f"# HELP {figure.name} {figure.help}")
-        lines.append(f"# TYPE {figure.name} {figure.kind}")
-        for suffix, names, values, number in figure.samples():
+    for metric in metrics:
+        lines.append(f"# HELP {metric.name} {metric.help}")
+        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        for suffix, names, values, number in metric.samples():
             pairs = ",".join(f'{n}="{_escaped(v)}"' for n, v in zip(names, values, strict=True))
             labels = f"{{{pairs}}}" if pairs else ""
-            lines.append(f"{figure.name}{suffix}{labels} {_number(number)}")
+            lines.append(f"{metric.name}{suffix}{labels} {_number(number)}")
     return "\n".join((*lines, "")).encode()
 
 

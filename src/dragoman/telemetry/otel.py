@@ -18,13 +18,11 @@ from dragoman.model.types import SendMessageRequest, SendMessageResponse, Stream
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-    from dragoman.telemetry.metrics import Figure
+    from dragoman.telemetry.metrics import Metric
 
 NAME = "dragoman"
 LONGEST = 512
 """The most characters of an id in a span; a caller may have chosen it."""
-BINDINGS = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http", "GRPC": "grpc"}
-"""The names of the bindings in spans, metrics and the access log."""
 About = Mapping[str, str | int]
 T = TypeVar("T")
 
@@ -179,48 +177,48 @@ def metered() -> bool:
     )
 
 
-_published: list[Sequence[Figure]] = []
+_published: list[Sequence[Metric]] = []
 """The metrics of each running application."""
 _provider: object = None
 """The provider that reads them."""
 
 
-def publish(figures: Sequence[Figure]) -> None:
+def publish(families: Sequence[Metric]) -> None:
     """Publish these metrics to OpenTelemetry, under their names, until they are withdrawn.
     OpenTelemetry has no observable histograms, so those become counters: one for each bucket, the
     sum, and the count."""
     global _provider
     from opentelemetry import metrics
 
-    _published.append(figures)
+    _published.append(families)
     if _provider is (provider := metrics.get_meter_provider()):
         return
     _provider = provider
     meter = provider.get_meter(NAME, __version__)
-    for figure in figures:
-        if figure.kind == "histogram":
+    for metric in families:
+        if metric.kind == "histogram":
             for suffix in ("_bucket", "_sum", "_count"):
-                call = _reading(figure.name, suffix)
-                meter.create_observable_counter(figure.name + suffix, [call], "", figure.help)
-        elif figure.kind == "counter":
-            meter.create_observable_counter(figure.name, [_reading(figure.name)], "", figure.help)
+                call = _reading(metric.name, suffix)
+                meter.create_observable_counter(metric.name + suffix, [call], "", metric.help)
+        elif metric.kind == "counter":
+            meter.create_observable_counter(metric.name, [_reading(metric.name)], "", metric.help)
         else:
-            meter.create_observable_gauge(figure.name, [_reading(figure.name)], "", figure.help)
+            meter.create_observable_gauge(metric.name, [_reading(metric.name)], "", metric.help)
 
 
-def withdraw(figures: Sequence[Figure]) -> None:
+def withdraw(families: Sequence[Metric]) -> None:
     """Stop publishing these metrics."""
-    _published.remove(figures)
+    _published.remove(families)
 
 
 def _reading(name: str, only: str = "") -> Any:
     from opentelemetry.metrics import Observation
 
     def read(_: object) -> Iterator[Observation]:
-        for figures in _published:
-            for figure in figures:
-                if figure.name == name:
-                    for suffix, names, values, number in figure.samples():
+        for families in _published:
+            for metric in families:
+                if metric.name == name:
+                    for suffix, names, values, number in metric.samples():
                         if suffix == only:
                             yield Observation(number, dict(zip(names, values, strict=True)))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from dragoman.bells.bell import Bell, Listeners
 from dragoman.bindings.metrics_server import MetricsServer
+from dragoman.model.protocol import BINDINGS, GRPC
 from dragoman.server.settings import Settings
 from dragoman.stores.store import Census, Store
 from dragoman.telemetry import otel
@@ -74,21 +75,22 @@ class Monitoring:
                 for state, number in census.tasks.items():
                     yield (agent, state.name.lower()), number
 
-        def lines() -> Iterator[tuple[Labels, float]]:
+        def webhooks() -> Iterator[tuple[Labels, float]]:
             for agent, census in count.latest.items():
                 yield (agent, "waiting"), census.behind
                 yield (agent, "parked"), census.parked
 
-        def each(figure: Callable[[Census], float]) -> Iterator[tuple[Labels, float]]:
+        def each(metric: Callable[[Census], float]) -> Iterator[tuple[Labels, float]]:
             for agent, census in count.latest.items():
-                yield (agent,), figure(census)
+                yield (agent,), metric(census)
 
         served = self._settings.grpc_port is not None
-        metrics.start(agents, ("jsonrpc", "http", "grpc") if served else ("jsonrpc", "http"))
+        labels = [each.label for each in BINDINGS.values() if served or each is not GRPC]
+        metrics.start(agents, labels)
         metrics.running.read = runs
         metrics.streams.read = lambda: [((), streams())]
         metrics.tasks.read = tasks
-        metrics.lines.read = lines
+        metrics.webhooks.read = webhooks
         metrics.queue.read = lambda: each(lambda census: census.ready)
         metrics.oldest.read = lambda: each(lambda census: census.oldest)
         metrics.sleeping.read = lambda: each(lambda census: census.sleeping)
@@ -107,14 +109,18 @@ class Monitoring:
         self._stack.callback(self.health.close)
         address = self._settings.metrics_address
         if address is not None:
-            pages = {"/metrics": self._figures, "/healthz": self._alive, "/readyz": self._ready}
+            pages = {
+                "/metrics": self._metrics_page,
+                "/healthz": self._alive,
+                "/readyz": self._ready,
+            }
             served = MetricsServer(pages, *address)
             self.server = await self._stack.enter_async_context(served)
             host = f"[{address[0]}]" if ":" in address[0] else address[0]
             logger.info("metrics at http://%s:%d/metrics", host, served.port)
         if self._exported and self.metrics is not None:
-            otel.publish(self.metrics.figures)
-            self._stack.callback(otel.withdraw, self.metrics.figures)
+            otel.publish(self.metrics.families)
+            self._stack.callback(otel.withdraw, self.metrics.families)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -141,7 +147,7 @@ class Monitoring:
                 "configure an OpenTelemetry meter provider before the application starts"
             )
         await self._look()
-        return render(self.metrics.figures)
+        return render(self.metrics.families)
 
     async def _look(self) -> None:
         if await self.health.beats() or self.health.state == UNWRITABLE:
@@ -149,7 +155,7 @@ class Monitoring:
         else:
             self._count.latest = {}
 
-    async def _figures(self) -> tuple[int, str, bytes]:
+    async def _metrics_page(self) -> tuple[int, str, bytes]:
         return 200, TEXT, await self.page()
 
     async def _alive(self) -> tuple[int, str, bytes]:

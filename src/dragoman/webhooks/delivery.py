@@ -38,7 +38,7 @@ from dragoman.security.egress import (
 )
 from dragoman.server.reader import History
 from dragoman.server.settings import Settings
-from dragoman.stores.store import Party, Store, Unreadable, WebhookCursor, party
+from dragoman.stores.store import Owner, Store, Unreadable, WebhookCursor, owner_of
 from dragoman.telemetry.logs import carry, logger
 from dragoman.telemetry.metrics import Metrics
 from dragoman.telemetry.otel import About, Spans
@@ -69,7 +69,6 @@ LONGEST = 24 * 3600.0
 TRACES = 1024
 """The most messages whose trace is remembered."""
 TOPIC = "push:"
-KINDS = {"1.0": "application/a2a+json"}
 
 
 class Failure(Struct, frozen=True):
@@ -123,7 +122,7 @@ class Courier:
         self.lease = 2 * egress.timeout + settings.lease
         self._held = 0
         self._hosts: Counter[str] = Counter()
-        self._owners: Counter[Party] = Counter()
+        self._owners: Counter[Owner] = Counter()
         self._accepted_at: dict[str, float] = {}
         """When each host last accepted a delivery."""
         self._wake: Callable[[], None] = lambda: None
@@ -157,7 +156,7 @@ class Courier:
         lines = await self.store.dispatch(self.agents, room, self.lease, full)
         back: list[tuple[WebhookCursor, str]] = []
         for line in lines:
-            host, owner = self._host(line), party(line.scope)
+            host, owner = self._host(line), owner_of(line.scope)
             most = (TAKEN - self._held) // 2
             if self._hosts[host] >= max(self.egress.per_host, most) or owner in full:
                 back.append((line, host))
@@ -179,7 +178,7 @@ class Courier:
         except EgressRefused:
             return ""
 
-    def _left(self, host: str, owner: Party, _: asyncio.Task[None]) -> None:
+    def _left(self, host: str, owner: Owner, _: asyncio.Task[None]) -> None:
         self._held -= 1
         self._owners[owner] -= 1
         if not self._owners[owner]:
@@ -203,11 +202,11 @@ class Courier:
         """Post the pending entries of a webhook, or a batch of them, until one fails."""
         cursor, sent = line.cursor, 0
         try:
-            async with self.egress.place(host, party(line.scope)) as place:
+            async with self.egress.place(host, owner_of(line.scope)) as place:
                 if place.waited and not await self.store.dispatched(line, cursor, wait=self.lease):
                     return  # deleted in the meantime
                 # One batch: an endless log must not keep the place for itself.
-                events = line.webhook.version == "1.0"
+                events = versions.BY_NAME[line.webhook.version].pushes_events
                 for item in await (self._events if events else self._tasks)(line):
                     body = item.body
                     attempt = line.attempts + 1 if cursor == line.cursor else 1
@@ -325,7 +324,7 @@ class Courier:
                 line.webhook.config.url,
                 body,
                 headers=headers,
-                owner=party(line.scope),
+                owner=owner_of(line.scope),
                 place=place,
             )
         except EgressRefused as error:
@@ -381,7 +380,7 @@ class Courier:
         id = delivery(line.task, config.id, number)
         now = int(time.time())
         headers = {
-            "content-type": KINDS.get(line.webhook.version, "application/json"),
+            "content-type": versions.BY_NAME[line.webhook.version].push_type,
             "user-agent": f"dragoman/{__version__}",
             signature.ID: id,
             signature.TIMESTAMP: str(now),

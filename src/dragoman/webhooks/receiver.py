@@ -30,11 +30,11 @@ from msgspec import Struct
 from dragoman.dialects.versions import pushed
 from dragoman.model.errors import (
     A2AError,
+    BodyTooLarge,
     InternalError,
     InvalidParams,
     MethodNotAllowed,
     TaskNotFound,
-    TooLarge,
     TooSlow,
     Unauthenticated,
     Unavailable,
@@ -191,8 +191,8 @@ class Receiver:
             self._held -= sum(map(len, chunks))
 
     async def _collect(self, receive: Receive, chunks: list[bytes]) -> None:
-        """Read the chunks of a body. Raises TooLarge, or Unavailable while other bodies fill the
-        memory."""
+        """Read the chunks of a body. Raises BodyTooLarge, or Unavailable while other bodies use all
+        of the memory."""
         size, more = 0, True
         while more:
             message = await receive()
@@ -201,7 +201,7 @@ class Receiver:
             chunk, more = message.get("body", b""), message.get("more_body", False)
             size += len(chunk)
             if size > self.max_body:
-                raise TooLarge(f"The body is larger than {self.max_body} bytes")
+                raise BodyTooLarge(f"The body is larger than {self.max_body} bytes")
             if size > SMALL and self._held + len(chunk) > BODIES * self.max_body:
                 raise Unavailable(
                     "Too many request bodies are in progress", headers={"retry-after": "1"}

@@ -161,7 +161,7 @@ def sends(name: str) -> list[Case]:
         Case(name, saying(taskId="$ended"), errors.UnsupportedOperation),
         Case(name, saying(), errors.Unavailable, "draining"),
         Case(name, saying(), errors.LimitExceeded, "tight"),
-        Case(name, saying("x" * 3000), errors.TooLarge, "tight"),
+        Case(name, saying("x" * 3000), errors.BodyTooLarge, "tight"),
         Case(name, saying(configuration=pushing), errors.PushNotificationNotSupported, "bare")
         if name == "SendMessage"
         else Case(name, saying(), errors.UnsupportedOperation, "bare"),
@@ -321,7 +321,7 @@ CODES = {
 
 def codes(error: type[A2AError]) -> tuple[int, int, int]:
     """The codes of an error."""
-    return (-32600, 413, 413) if error is errors.TooLarge else CODES[error.reason]
+    return (-32600, 413, 413) if error is errors.BodyTooLarge else CODES[error.reason]
 
 
 # ---- comparing -----------------------------------------------------------------------------
@@ -456,7 +456,7 @@ def sayable(case: Case, kind: type[Binding]) -> bool:
         message = asked(case.name, case.params)
     except ParseError:
         return False
-    if issubclass(kind, Grpc) and case.error is errors.TooLarge:
+    if issubclass(kind, Grpc) and case.error is errors.BodyTooLarge:
         return False  # gRPC says so itself, in words of its own
     if kind is Grpc:
         return True
@@ -481,8 +481,8 @@ def unsayable(kind: type[Binding]) -> set[str]:
 
 async def test_nothing_is_left_out_but_what_cannot_be_said() -> None:
     wrong = {
-        "SendMessage-TooLarge",
-        "SendStreamingMessage-TooLarge",
+        "SendMessage-BodyTooLarge",
+        "SendStreamingMessage-BodyTooLarge",
         "SendMessage-InvalidParams-message.role",
         "SendMessage-InvalidParams-message.parts[0].text",
         "SendStreamingMessage-InvalidParams-message.role",
@@ -611,7 +611,7 @@ async def test_all_operations_and_errors_are_among_the_cases() -> None:
         (b'"\xff"', "application/json", errors.ParseError),
         (b"[" * 200 + b"]" * 200, "application/json", errors.InvalidRequest),
         (b"{}", "text/plain", errors.MediaTypeNotAccepted),
-        (b" " * 3000, "application/json", errors.TooLarge),
+        (b" " * 3000, "application/json", errors.BodyTooLarge),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import ConversationMessage, Task, TaskState, Turn
+from dragoman.dialects.versions import SUPPORTED
 from dragoman.model.caller import Call, Caller
 from dragoman.model.events import Entry
 from dragoman.model.types import SendMessageRequest
@@ -20,7 +21,7 @@ from dragoman.stores.admin import StoreAdmin
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Accepted, Store
 from dragoman.testing import message
-from tests.harness.stores import Make, artifact
+from tests.harness.stores import Make, accept, artifact, hook
 from tests.harness.workers import WorkerHarness
 
 T = TypeVar("T")
@@ -305,7 +306,13 @@ async def test_what_is_deleted_is_no_part_of_it(make: Make) -> None:
             await asyncio.sleep(0.01)
             await store.prune()
     assert await talk.look() == [("message", "ask which?"), ("question", "which?")]
-    assert await administer(store, lambda admin: list(admin.audit(lambda *_: None))) in ([], None)
+    assert await administer(store, lambda admin: list(admin.check(lambda *_: None))) in ([], None)
+
+
+async def test_the_check_accepts_webhooks_of_every_version(store: Store) -> None:
+    for name in SUPPORTED:
+        await accept(store, name, webhook=replace(hook(task=name), version=name))
+    assert await administer(store, lambda admin: list(admin.check(lambda *_: None))) in ([], None)
 
 
 async def administer(store: Store, work: Callable[[StoreAdmin], T]) -> T | None:
@@ -338,7 +345,7 @@ async def test_a_conversation_can_be_moved(make: Make) -> None:
             *turn_of("one"),
             *[("message", "ask which?"), ("question", "which?")],
         ]
-        problems = await administer(each, lambda admin: list(admin.audit(lambda *_: None)))
+        problems = await administer(each, lambda admin: list(admin.check(lambda *_: None)))
         assert problems == []
 
 

@@ -452,7 +452,7 @@ async def test_a_webhook_holds_up_no_delivery(shelter: Shelter, what: str, words
     (logged,) = words()
     assert "task bad: its webhook cannot be read" in logged and "parked" in logged
     assert store.unreadable["webhook"] == 1
-    (line,) = await store.lines(9, parked=True)
+    (line,) = await store.undelivered(9, parked=True)
     assert line.task == "bad" and "cannot be read" in line.reason
     assert (await store.census(["agent"]))["agent"].parked == 1
     assert await store.redrive("bad") == 1
@@ -460,7 +460,7 @@ async def test_a_webhook_holds_up_no_delivery(shelter: Shelter, what: str, words
         assert (await one(store)).task == "bad"
         return
     assert await take(store) == []  # and it is parked again
-    assert len(await store.lines(9, parked=True)) == 1
+    assert len(await store.undelivered(9, parked=True)) == 1
     with pytest.raises(Unreadable, match="task bad: its webhook"):
         await store.webhooks(SCOPE, "bad")
     if what == "webhook":
@@ -485,7 +485,7 @@ async def test_webhooks_hold_up_no_turns_of_owners(
     found = await store.dispatch(["agent"], 2, LONG, passed)
     assert [line.task for line in found] == (["good"] if passing else ["good", "mine"])
     assert len(words()) == 6
-    assert {line.task for line in await store.lines(99, parked=True)} == set(names)
+    assert {line.task for line in await store.undelivered(99, parked=True)} == set(names)
 
 
 @pytest.mark.parametrize("change", ["body = x'78'", "body = x'7b7d'", "number = 99"])

@@ -62,7 +62,7 @@ async def test_a_webhook_that_is_created_later_begins_at_the_head(store: Store) 
     await store.put_webhook(SCOPE, hook())
     assert (await head(store)).hooked
     assert not await take(store), "there is nothing new"
-    assert not await store.lines(9)
+    assert not await store.undelivered(9)
     await say(store, held, C)
     assert (await one(store)).cursor == 3
 
@@ -71,7 +71,7 @@ async def test_a_task_without_a_webhook_has_no_line(store: Store) -> None:
     await ended(store, "t")
     assert not (await head(store)).hooked
     assert not await take(store)
-    assert not await store.lines(9)
+    assert not await store.undelivered(9)
 
 
 async def test_a_direct_reply_is_delivered(store: Store) -> None:
@@ -81,7 +81,7 @@ async def test_a_direct_reply_is_delivered(store: Store) -> None:
     (entry,) = await store.read(line.scope, line.task, line.cursor, 9) or ()
     assert isinstance(entry.event, Reply)
     assert await store.dispatched(line, entry.number)
-    assert not await store.lines(9)
+    assert not await store.undelivered(9)
 
 
 @pytest.mark.parametrize("end", ["cancel", "revoke"])
@@ -103,13 +103,13 @@ async def test_a_line_is_taken_once_and_again_after_its_lease(store: Store) -> N
     await followed(store)
     first = await one(store, lease=SOON)
     assert not await take(store), "another has it"
-    assert places(await store.lines(9)) == [("t", "h", 1)], "it is listed all the same"
+    assert places(await store.undelivered(9)) == [("t", "h", 1)], "it is listed all the same"
     await pause()
     second = await one(store)
     assert second.ticket > first.ticket
     assert not await store.dispatched(first, 2), "too late"
     assert await store.dispatched(second, 2)
-    assert not await store.lines(9)
+    assert not await store.undelivered(9)
 
 
 async def test_no_more_than_the_limit_and_each_once(store: Store) -> None:
@@ -205,7 +205,7 @@ async def test_webhooks_of_a_task_are_lines_of_their_own(store: Store) -> None:
     assert await store.dispatched(b, 2)
     await say(store, held, W)
     assert places(await take(store)) == [("t", "b", 2)]
-    assert places(await store.lines(9, parked=True)) == [("t", "a", 1)]
+    assert places(await store.undelivered(9, parked=True)) == [("t", "a", 1)]
 
 
 # ---- results -------------------------------------------------------------------------------
@@ -218,9 +218,9 @@ async def test_the_cursor_moves_on(store: Store) -> None:
     for cursor in (2, 3):
         assert await store.dispatched(line, cursor, wait=LONG), "it stays the taker's"
         assert not await take(store)
-        assert places(await store.lines(9)) == [("t", "h", cursor)]
+        assert places(await store.undelivered(9)) == [("t", "h", cursor)]
     assert await store.dispatched(line, 4)
-    assert not await store.lines(9)
+    assert not await store.undelivered(9)
     assert not await take(store)
 
 
@@ -242,7 +242,7 @@ async def test_failures_are_counted_and_waited_for(store: Store) -> None:
         await pause()
     assert await store.dispatched(await one(store), 1, wait=LONG, failed="no answer")
     assert not await take(store)
-    (line,) = await store.lines(9)
+    (line,) = await store.undelivered(9)
     assert (line.attempts, line.reason, line.parked) == (4, "no answer", False)
 
 
@@ -253,7 +253,7 @@ async def test_progress_forgets_the_failures(store: Store) -> None:
     line = await one(store)
     assert line.attempts == 1
     assert await store.dispatched(line, 2)
-    (line,) = await store.lines(9)
+    (line,) = await store.undelivered(9)
     assert (line.cursor, line.attempts, line.reason) == (2, 0, "")
 
 
@@ -306,9 +306,9 @@ async def test_a_parked_line_waits_for_its_redrive(store: Store) -> None:
     await park(store, await one(store))
     await say(store, held, C)
     assert not await take(store)
-    (line,) = await store.lines(9, parked=True)
+    (line,) = await store.undelivered(9, parked=True)
     assert (line.parked, line.cursor, line.attempts, line.reason) == (True, 1, 1, "answered 410")
-    assert not await store.lines(9, parked=False)
+    assert not await store.undelivered(9, parked=False)
     assert await store.redrive() == 1
     assert await store.redrive() == 0
     line = await one(store)
@@ -341,10 +341,10 @@ async def test_listing_lines(store: Store) -> None:
     await followed(store, "e", scope=Scope("other", "tenant"))
     for line in (await take(store))[:2]:
         await park(store, line)
-    assert len(await store.lines(9)) == 5, "those of every owner"
-    assert len(await store.lines(9, parked=True)) == 2
-    assert len(await store.lines(9, parked=False)) == 3
-    assert len(await store.lines(3)) == 3
+    assert len(await store.undelivered(9)) == 5, "those of every owner"
+    assert len(await store.undelivered(9, parked=True)) == 2
+    assert len(await store.undelivered(9, parked=False)) == 3
+    assert len(await store.undelivered(3)) == 3
 
 
 # ---- replacing and deleting ----------------------------------------------------------------
@@ -356,7 +356,7 @@ async def test_a_deleted_webhook_is_nobodys_any_more(store: Store) -> None:
     line = await one(store)
     await store.delete_webhook(SCOPE, "t", "h")
     assert not await store.dispatched(line, 2)
-    assert not await store.lines(9)
+    assert not await store.undelivered(9)
     assert await store.redrive() == 0
 
 
@@ -418,7 +418,7 @@ async def test_a_parked_line_keeps_no_task(make: Make) -> None:
     await park(store, await one(store))
     await pause()
     assert await store.prune() == 1
-    assert not await store.lines(9)
+    assert not await store.undelivered(9)
     assert await store.redrive() == 0
 
 

@@ -86,7 +86,7 @@ def has(kind: type[Binding], name: str) -> bool:
         JsonRpc03: FORMER,
         JsonRpc01: FIRST,
         Http03: PATHS,
-        Grpc03: {o.name for o in OPERATIONS if o.former.name},
+        Grpc03: {o.name for o in OPERATIONS if o.legacy.name},
     }
     return kind not in known or name in known[kind]
 

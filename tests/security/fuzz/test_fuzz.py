@@ -28,9 +28,9 @@ def test_every_operation_is_attacked_in_every_version() -> None:
     paths = "\n".join(f"{case.verb} {case.target}" for case in found)
     for operation in OPERATIONS:
         assert f'"{operation.name}"'.encode() in said
-        if operation.former.method:
-            assert f'"{operation.former.method}"'.encode() in said
-        for path in (operation.path, operation.former.path):
+        if operation.legacy.method:
+            assert f'"{operation.legacy.method}"'.encode() in said
+        for path in (operation.path, operation.legacy.path):
             first = path.partition("/{")[0]
             assert f" {first}" in paths
             assert path.rpartition("}")[2] in paths

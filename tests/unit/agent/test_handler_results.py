@@ -650,7 +650,7 @@ async def test_as_much_as_the_limit_is_not_too_much(
     found = await run(way(*"abcde"))
     assert found.state is TaskState.COMPLETED
     assert found.text == "abcde"
-    assert len(found.events) == 7  # the rehearsal tells its state and the end, too
+    assert len(found.events) == 7  # run_handler adds the task's state and the end
 
 
 async def test_the_end_may_be_what_is_too_much() -> None:

@@ -24,7 +24,7 @@ IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=v0_
 HELLO = {"role": "user", "parts": [{"type": "text", "text": "hi"}]}
 
 
-def speech() -> v0_1.V01Codec:
+def codec() -> v0_1.V01Codec:
     """The dialect as one request has it."""
     return v0_1.V01Codec(MINE)
 
@@ -32,7 +32,7 @@ def speech() -> v0_1.V01Codec:
 def asked(found: v0_1.V01Codec | None = None, **params: Any) -> types.SendMessageRequest:
     """What a send means."""
     body = json.dumps({"id": "t", "message": HELLO, **params}).encode()
-    return (found or speech()).decode(types.SendMessageRequest, body)
+    return (found or codec()).decode(types.SendMessageRequest, body)
 
 
 def message(**fields: Any) -> types.Message:
@@ -166,22 +166,22 @@ def test_a_webhook_has_the_id_of_its_task() -> None:
     ours = v0_1.internal_id("t", MINE)
     hook = {"url": "http://h", "token": "k", "authentication": {"schemes": ["Bearer"]}}
     body = json.dumps({"id": "t", "pushNotificationConfig": {"id": "x", **hook}}).encode()
-    found = speech().decode(types.TaskPushNotificationConfig, body)
+    found = codec().decode(types.TaskPushNotificationConfig, body)
     assert (found.id, found.task_id, found.token) == (ours, ours, "k")
-    get = speech().decode(types.GetTaskPushNotificationConfigRequest, b'{"id":"t"}')
+    get = codec().decode(types.GetTaskPushNotificationConfigRequest, b'{"id":"t"}')
     assert (get.task_id, get.id) == (ours, ours)
     # the service gives it that of the task, which the dialect alone does not know to be new
     wishes = asked(pushNotification={"id": "x", **hook}).configuration
     assert wishes is not None and wishes.task_push_notification_config is not None
     assert wishes.task_push_notification_config.id == ""
-    assert read(speech().encode(found)) == {"id": "t", "pushNotificationConfig": hook}
+    assert read(codec().encode(found)) == {"id": "t", "pushNotificationConfig": hook}
 
 
 @pytest.mark.parametrize(
     "kind", [types.GetTaskRequest, types.CancelTaskRequest, types.SubscribeToTaskRequest]
 )
 def test_tasks_are_asked_for_by_the_ids_of_their_owners(kind: Any) -> None:
-    assert speech().decode(kind, b'{"id":"t"}').id == v0_1.internal_id("t", MINE)
+    assert codec().decode(kind, b'{"id":"t"}').id == v0_1.internal_id("t", MINE)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_task() -> None:
         artifacts=(artifact("x", name="one", extensions=("e",)), artifact("y")),
         history=(message(extensions=("e",), reference_task_ids=("r",)),),
     )
-    assert read(speech().encode(types.SendMessageResponse(task=found))) == {
+    assert read(codec().encode(types.SendMessageResponse(task=found))) == {
         "id": "t",
         "sessionId": "s",
         "status": {"state": "working"},
@@ -221,18 +221,18 @@ def test_a_task() -> None:
         ],
         "history": [{"role": "agent", "parts": [{"type": "text", "text": "hi"}]}],
     }
-    assert v0_1.encode(found) == speech().encode(found)
+    assert v0_1.encode(found) == codec().encode(found)
 
 
 @pytest.mark.parametrize("state", TaskState)
 def test_states_that_came_later(state: TaskState) -> None:
     later = {TaskState.REJECTED: "failed", TaskState.AUTH_REQUIRED: "input-required"}
     meant = later.get(state, state.name.lower().replace("_", "-"))
-    assert read(speech().encode(task(state=state)))["status"]["state"] == meant
+    assert read(codec().encode(task(state=state)))["status"]["state"] == meant
 
 
 def test_a_reply_is_a_completed_task_of_the_id_that_was_chosen() -> None:
-    found = speech()
+    found = codec()
     asked(found, id="t/1 é", sessionId="s")
     reply = message(context_id="s")
     answer = read(found.encode(types.SendMessageResponse(message=reply)))
@@ -250,7 +250,7 @@ def test_a_reply_is_a_completed_task_of_the_id_that_was_chosen() -> None:
 
 
 def test_events() -> None:
-    found = speech()
+    found = codec()
     assert read(found.response(update(TaskState.WORKING))) == {
         "id": "t",
         "status": {"state": "working"},
@@ -268,7 +268,7 @@ def test_events() -> None:
 
 
 def test_artifacts_are_numbered_as_they_come() -> None:
-    found = speech()
+    found = codec()
     wires = [
         found.response(chunk("x")),
         found.response(chunk("y")),
@@ -283,7 +283,7 @@ def test_artifacts_are_numbered_as_they_come() -> None:
 @pytest.mark.parametrize("state", [TaskState.WORKING, TaskState.INPUT_REQUIRED])
 def test_artifacts_have_the_numbers_that_the_task_gives_them(state: TaskState) -> None:
     before = task(state=state, artifacts=(artifact("x"), artifact("y")))
-    found = speech()
+    found = codec()
     found.response(before)
     indices = [read(found.response(chunk(id)))["artifact"]["index"] for id in ("z", "y")]
     after = replace(before, artifacts=(*before.artifacts, artifact("z")))
@@ -312,7 +312,7 @@ def test_what_a_client_asks_is_what_a_server_reads() -> None:
         ),
         metadata={"b": 2},
     )
-    found = speech().decode(types.SendMessageRequest, v0_1.encode_request(request))
+    found = codec().decode(types.SendMessageRequest, v0_1.encode_request(request))
     kept = replace(found.message, message_id="m", task_id="t")
     assert replace(found, message=kept) == request
     told = v0_1.decode_response(types.TaskPushNotificationConfig, read(v0_1.encode_request(hook)))
@@ -324,7 +324,7 @@ def test_what_a_server_answers_is_what_a_client_reads() -> None:
     told = v0_1.decode_response(types.Task, read(v0_1.encode(found)))
     assert told == replace(found, id="t")
     events = [
-        v0_1.decode_response(types.StreamResponse, read(speech().response(event)))
+        v0_1.decode_response(types.StreamResponse, read(codec().response(event)))
         for event in (update(TaskState.FAILED), chunk("0", append=True))
     ]
     assert events[0].status_update == replace(update(TaskState.FAILED), task_id="t", context_id="")

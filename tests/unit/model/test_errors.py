@@ -66,7 +66,7 @@ TABLE: dict[str, tuple[int, int, str, str, bool]] = {
     "MediaTypeNotAccepted": (-32600, 415, "INVALID_ARGUMENT", "MEDIA_TYPE_NOT_ACCEPTED", True),
     "Misdirected": (-32600, 421, "INVALID_ARGUMENT", "MISDIRECTED", True),
     "LimitExceeded": (-32603, 429, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
-    "TooLarge": (-32600, 413, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
+    "BodyTooLarge": (-32600, 413, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
     "TooSlow": (-32600, 408, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
 }
 OWN = {"HandoverEnded"}
@@ -203,7 +203,7 @@ def test_a_limit_says_when_to_come_back() -> None:
     assert errors.LimitExceeded().headers == {"retry-after": "1"}
     assert errors.LimitExceeded("words", retry_after=30).headers == {"retry-after": "30"}
     assert errors.LimitExceeded(headers={"retry-after": "7"}).headers == {"retry-after": "7"}
-    assert "retry-after" not in errors.TooLarge().headers
+    assert "retry-after" not in errors.BodyTooLarge().headers
     assert "retry-after" not in errors.TooSlow().headers
 
 

@@ -1,4 +1,4 @@
-"""Workers and keepers: leases and epochs, second attempts, cancels, and bells that nobody hears."""
+"""Workers and maintenance: leases and epochs, second attempts, cancels, and bells that fail."""
 
 from __future__ import annotations
 
@@ -923,7 +923,7 @@ async def waiting(harness: WorkerHarness, wait: Any) -> asyncio.Task[Any]:
     return found
 
 
-async def test_the_keeper_wakes_a_sender() -> None:
+async def test_maintenance_wakes_a_sender() -> None:
     harness = WorkerHarness(echo, bell=SilentBell())
     send = harness.service.send(SendMessageRequest(message=message("hello")), CALL)
     sending = await waiting(harness, send)
@@ -937,7 +937,7 @@ async def test_the_keeper_wakes_a_sender() -> None:
     assert answer.task.status.state is TaskState.COMPLETED
 
 
-async def test_the_keeper_wakes_a_stream(gate: Gate) -> None:
+async def test_maintenance_wakes_a_stream(gate: Gate) -> None:
     async def handler(turn: Turn) -> AsyncIterator[Any]:
         yield "a"
         await gate.wait()
@@ -969,7 +969,7 @@ async def test_the_keeper_wakes_a_stream(gate: Gate) -> None:
     assert not harness.bell.listeners.places()
 
 
-async def test_the_keeper_leaves_those_asleep_for_whom_nothing_happened() -> None:
+async def test_maintenance_leaves_those_asleep_for_whom_nothing_happened() -> None:
     harness = WorkerHarness(echo, bell=SilentBell())
     send = harness.service.send(SendMessageRequest(message=message("x")), CALL)
     sending = await waiting(harness, send)

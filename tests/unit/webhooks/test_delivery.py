@@ -249,7 +249,7 @@ async def test_what_fails_too_often_is_parked_and_goes_on_when_redriven(kept: st
         await inbox.end()
         assert [post.event for post in inbox.posts[4:]] == (await sender.log(task))[1:]
         assert len({post.id for post in inbox.posts[1:5]}) == 1
-        assert not await sender.store.lines(9, parked=True)
+        assert not await sender.store.undelivered(9, parked=True)
 
 
 async def test_gone_is_believed_at_once() -> None:

@@ -91,7 +91,7 @@ class V03Codec:
     version = "0.3"
     service = "a2a.v1.A2AService"
     methods: ClassVar = {
-        operation.former.name: operation for operation in OPERATIONS if operation.former.name
+        operation.legacy.name: operation for operation in OPERATIONS if operation.legacy.name
     }
 
     def __init__(self, form: str, files: v0_3.FileEncoding = v0_3.BASE64) -> None:
@@ -118,7 +118,7 @@ class V03Codec:
 
     def words(self, error: A2AError) -> str:
         """See `PackageCodec.words`."""
-        return f"{error.former}: {words(error)}"
+        return f"{error.legacy}: {words(error)}"
 
     def encode_request(self, request: WireStruct) -> bytes:
         """See `PackageCodec.encode_request`."""

@@ -478,4 +478,4 @@ def problem(error: A2AError) -> dict[str, Any]:
     code = error.rpc if error.rpc not in (-32008, -32009) else -32603
     if error.transport and code == -32603:
         code = error.http  # JSON-RPC has no code for it, and it is not an internal error
-    return {"code": code, "type": error.former, "message": error.message}
+    return {"code": code, "type": error.legacy, "message": error.message}

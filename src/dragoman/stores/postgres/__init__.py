@@ -1,4 +1,4 @@
-"""Logs in PostgreSQL, for as many machines as it takes. All times are the database's."""
+"""Logs in PostgreSQL, for any number of machines. All times are those of the database."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from dragoman.stores.store import (
     ContextValue,
     Draft,
     Head,
+    Owner,
     Page,
-    Party,
     Pause,
     Place,
     Query,
@@ -58,7 +58,7 @@ from dragoman.stores.store import (
     Unreadable,
     Webhook,
     WebhookCursor,
-    party,
+    owner_of,
 )
 from dragoman.stores.task_reads import Folded
 from dragoman.stores.unreadable_rows import ASIDE, DECODING, PAUSE, UnreadableRows
@@ -71,22 +71,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WHILE = 1.0
-"""For so many seconds, what was written here is read from memory, if others can only forget it:
-operators may do that from elsewhere."""
+"""For this many seconds, what this process has written is read from memory. Only operators can
+delete it meanwhile, from other processes."""
 SWEEP = 600.0
-"""How often to look again at what was too old already, but could not be forgotten yet."""
+"""How often tasks that are old enough, but had to stay, are checked again."""
 DRAINED = 1.5
-"""For so long a queue that was found empty is believed to be; longer than between two polls."""
+"""For how long an empty queue counts as empty; longer than the interval of polls."""
 WOKEN_AT_ONCE = 100
 """How many tasks whose time has come are made ready in one statement."""
 CLOSE = 5.0
-"""How long what was begun may take to be finished at the end."""
+"""How long running work may take at the end."""
 RECEIPTS = 24 * 3600.0
-"""How long a send is recognised, at least."""
+"""How long a repeated send is recognised, at least."""
 UNREADABLE = "The log of this task cannot be read"
 
-# One that is being written to is renewed the next time: to wait for many rows here, while appends
-# wait for some of them, would be a deadlock.
+# A row that is being written is renewed the next time: if this waited for many rows while appends
+# wait for some of them, it would be a deadlock.
 RENEW = f"""
 WITH mine AS (
   SELECT task.key, task.id, task.epoch, task.cancel_at FROM task
@@ -107,7 +107,7 @@ ENTRY = "SELECT turn, kind, body FROM entry WHERE task = $1 AND number = $2"
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """A send that has come before."""
+    """An earlier request."""
 
     head: Head
     key: int
@@ -115,7 +115,7 @@ class Duplicate(msgspec.Struct, frozen=True):
 
 
 class PostgresStore:
-    """The store in a database that others use as well."""
+    """The store in a database that other processes use too."""
 
     shared = True
 
@@ -136,7 +136,7 @@ class PostgresStore:
         """How long a task is kept after its end; 0 is for ever."""
         self.max_task_bytes = max_task_bytes
         self.migrate = migrate
-        """Bring older tables up to date; else they are refused."""
+        """Whether to update older tables; otherwise they are refused."""
         self._damage = UnreadableRows()
         self.unreadable: Mapping[str, int] = self._damage.counts
         self._encryption = encryption or Encryption(())
@@ -145,7 +145,7 @@ class PostgresStore:
         self.name = place(url)
         self._shard = random.randrange(SHARDS)
         self._drained = -DRAINED
-        """When we last looked for what waits, and took it all."""
+        """When this process last claimed everything that waited."""
         self._others = Others()
         self._turn = 0
         self._floor = 0.0
@@ -167,7 +167,7 @@ class PostgresStore:
         )
 
     async def open(self) -> None:
-        """Connect, and bring the tables up to date."""
+        """Connect, and update the tables."""
         await self._link.open()
         try:
             async with self._link.connection() as db:
@@ -185,7 +185,7 @@ class PostgresStore:
             max_task_bytes=self.max_task_bytes, shard=self._shard, damage=self._damage
         )
         self._recent = LogCache()
-        # of its own: claims are renewed while all others are in use
+        # a separate connection: claims are renewed while all others are busy
         self._renewing = self._link.hold()
         self._writer = Writer(
             self._transaction, self._link, self._recent.publish, self._recent.clear
@@ -201,7 +201,7 @@ class PostgresStore:
             logger.warning("PostgreSQL runs with fsync = off: a power loss can lose everything")
 
     async def close(self) -> None:
-        """Finish what was begun, if the database lets us, and let go of all connections."""
+        """Finish running work if the database allows it, and close all connections."""
         await self._writer.close(CLOSE)
         if self._working:
             _, hanging = await asyncio.wait(self._working, timeout=CLOSE)
@@ -238,13 +238,13 @@ class PostgresStore:
         if isinstance(found, Accepted):
             return found
         rows = await self._link.fetch(ENTRY, found.key, found.number)
-        if not rows:  # it has been forgotten meanwhile
+        if not rows:  # it has been deleted meanwhile
             raise TaskNotFound
         event = self._received(found.head.id, found.number, rows[0])
         return Accepted(found.head, found.number, event, False)
 
     def _received(self, task: str, number: int, written: Any) -> Received:
-        """The message of these columns; Unreadable."""
+        """Decode the message of these columns. Raises Unreadable."""
         try:
             event = entry(number, *written).event
             assert isinstance(event, Received)
@@ -272,7 +272,7 @@ class PostgresStore:
     async def _kept(self, folded: Folded) -> None:
         try:
             await self._view.keep(folded)
-        except Unavailable as error:  # it only makes the next one slower
+        except Unavailable as error:  # without it, only the next read is slower
             logger.warning("cannot store a snapshot: %s", error)
 
     async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
@@ -375,7 +375,7 @@ class PostgresStore:
         worker: str,
         lease: float,
         limit: int,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
         spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
@@ -385,18 +385,18 @@ class PostgresStore:
         names = names[first:] + names[:first]
 
         def work(transaction: Transaction) -> Sequence[Claim]:
-            """What has just been accepted here, unless others wait."""
+            """Return what this process has just accepted, unless older tasks wait."""
             taken: list[Claim] = []
             if time.monotonic() - self._drained > DRAINED or self._drained <= transaction.left:
                 return taken
             rows = [row for name in names for row in transaction.fresh(name)]
             if len(rows) > limit:
                 rows = fair(rows, passing)[:limit]
-            passed = [row for row in rows if party(row.scope) in passing] if passing else []
+            passed = [row for row in rows if owner_of(row.scope) in passing] if passing else []
             for row in rows:
                 if row in passed[spare:]:
                     continue
-                assert row.mail is not None  # it was accepted with it
+                assert row.mail is not None  # it was accepted together with it
                 received = row.mail[1]
                 row.take(worker, transaction.now + lease)
                 taken.append(row.claim(birth(received), received))
@@ -412,7 +412,7 @@ class PostgresStore:
         worker: str,
         lease: float,
         limit: int,
-        passing: Collection[Party],
+        passing: Collection[Owner],
         spare: int,
     ) -> Sequence[Claim]:
         if taken := list(await here):
@@ -423,10 +423,10 @@ class PostgresStore:
                 left = min(left, spare)
             rest = list(names)
             while rest and left:
-                # each gets its share, so that a busy agent does not starve the others
+                # each agent gets its share, so that a busy agent does not starve the others
                 share = max(1, left // len(rest))
                 name = rest.pop(0)
-                # if that fails, nobody hears of those that were taken before: see `held`
+                # If this fails, the claims that were made before are lost; see `held`.
                 if passed:
                     found = await self._others.claim(self._link, name, share, worker, lease, passed)
                 else:
@@ -441,7 +441,7 @@ class PostgresStore:
         return taken
 
     async def _readable(self, columns: Any) -> Claim | None:
-        """The claim of a row that was taken; one that cannot be read does not hold up others."""
+        """Return the claim of a claimed row. An unreadable one does not delay the others."""
         try:
             row = PostgresHead.restored(columns[: len(NAMES)])
         except Unreadable as error:
@@ -452,13 +452,14 @@ class PostgresStore:
         self._recent.publish([(head.id, head, (), 0)])
         try:
             written = columns[len(NAMES) :]
-            if written[0] is None:  # it came after the statement that claimed its task had begun
+            # it was added after the start of the statement that claimed its task
+            if written[0] is None:
                 (written,) = await self._link.fetch(ENTRY, row.key, head.turn)
             received = self._received(head.id, head.turn, written)
             task = birth(received)
             if head.turn > 1:
                 folded = await self.load(head.scope, head.id)
-                assert folded is not None  # one that is claimed is not forgotten
+                assert folded is not None  # a claimed task is not deleted
                 task = folded.task
             return Claim(head=head, task=task, received=received)
         except Unavailable:
@@ -471,7 +472,7 @@ class PostgresStore:
             return None
 
     async def _set_aside(self, task: str | int, error: Unreadable) -> None:
-        """Take a task whose head cannot be read, by its id or its key, out of everybody's way."""
+        """Set a task with an unreadable head aside, by its id or its key."""
         which = "key" if isinstance(task, int) else "id"
         await self._link.fetch(SET_ASIDE.format(which), task, ASIDE, PAUSE)
         self._damage.found(error, "the task is set aside")
@@ -496,7 +497,7 @@ class PostgresStore:
             return log_changes.append(transaction, claim, entries, release, pause)
 
         if entries and entries[0].number:
-            # it was tried before, and nobody knows whether it was written
+            # it was tried before, and it is not known whether it was written
             return self._work(self._again(claim, entries, release, work))
         return self._writer.submit(work, claim.head.id)
 
@@ -603,9 +604,9 @@ class PostgresStore:
         try:
             async with self._link.connection() as db, db.transaction():
                 await db.execute("UPDATE about SET id = id")
-                if writer.failed:  # a small change may find room where a message finds none
+                if writer.failed:  # a small change may find space where a message finds none
                     key = -random.randrange(1, 1 << 62)
-                    noise = random.randbytes(PROBE)  # what is all alike would be compressed
+                    noise = random.randbytes(PROBE)  # uniform bytes would be compressed
                     await db.execute("INSERT INTO snapshot VALUES ($1, 0, $2)", key, noise)
                     await db.execute("DELETE FROM snapshot WHERE task = $1", key)
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -618,21 +619,21 @@ class PostgresStore:
         if time.monotonic() - self._swept > SWEEP:
             self._swept = time.monotonic()
             self._floor = 0.0
-            self._recent.clear()  # others may have forgotten what is remembered here
+            self._recent.clear()  # others may have deleted what is in the cache
             self._merged = await merge(self._link, self._merged) or START
         if not self.retention:
             return 0
         ((now,),) = await self._link.fetch(f"SELECT {NOW}")
         before = now - self.retention
         count = await self._forget(before, now - RECEIPTS)
-        if count < MOST:  # those that were passed over are looked at much later
+        if count < MOST:  # tasks that were skipped are checked again much later
             self._floor = before
         if count:
             self._recent.clear()
         return count
 
     async def _forget(self, before: float, receipts: float) -> int:
-        """Forget some tasks that ended before a time."""
+        """Delete some tasks that ended before a time."""
         try:
             async with self._link.connection() as db, db.transaction():
                 answer = await db.fetch(OLD, self._floor, before, receipts, self._shard)
@@ -643,14 +644,14 @@ class PostgresStore:
         except Exception as error:
             raise self._link.unavailable(error) from error
 
-    # -- for those who deliver
+    # -- for the delivery of webhooks
 
     async def dispatch(
         self,
         agents: Collection[str],
         limit: int,
         lease: float,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
     ) -> Sequence[WebhookCursor]:
         """See `Store.dispatch`."""
         taken: list[WebhookCursor] = []
@@ -675,12 +676,14 @@ class PostgresStore:
     ) -> bool:
         """See `Store.dispatched`."""
         if parked or not (wait or failed):
-            self._floor = 0.0  # its task may be forgotten now
+            self._floor = 0.0  # now its task may be deleted
         return await deliveries.record(
             self._link, line, cursor, wait=wait, failed=failed, parked=parked
         )
 
-    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:
+    async def undelivered(
+        self, limit: int, *, parked: bool | None = None
+    ) -> Sequence[WebhookCursor]:
         """See `Store.lines`."""
         return await deliveries.waiting(self._link, limit, parked)
 
@@ -696,7 +699,7 @@ class PostgresStore:
             raise TaskNotFound
 
     def _work(self, doing: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Own what goes on by itself."""
+        """Keep a background task until it ends."""
         work: asyncio.Future[T] = asyncio.ensure_future(doing)
         self._working.add(work)
         work.add_done_callback(self._working.discard)

@@ -27,8 +27,8 @@ from dragoman.stores.admin import (
     Pruned,
     Renamed,
     SavedValue,
+    Undelivered,
     ValueFate,
-    Waiting,
 )
 from dragoman.stores.codec import STATES, entry, snapshot
 from dragoman.stores.export_format import ExportedContext, ExportedTask
@@ -64,8 +64,8 @@ SELECT {prune.BEHIND} IS NOT NULL, task.ended > {NOW} - $1 AND {prune.SENT} IS N
   {COLUMNS} FROM task WHERE task.ended < $2 AND task.ended >= $3
   AND (task.ended, task.key) > ($3, $4) ORDER BY task.ended, task.key LIMIT $5
 """
-# The latest tasks are in the scopes that have the latest ones: those are found first, with a seek
-# for each scope, and only so many of them are looked into.
+# The latest tasks are in the scopes with the latest tasks. The query finds these first, with a seek
+# for each scope, and reads tasks only from as many of them as needed.
 _LATEST = """
 WITH RECURSIVE scope AS (
   (SELECT agent, tenant, owner FROM task WHERE born ORDER BY agent, tenant, owner LIMIT 1)
@@ -89,7 +89,7 @@ SELECT {columns} FROM (
 
 
 class PostgresAdmin:
-    """A connection to a database that is there. Used in a `with`."""
+    """The admin interface of an existing database, used in a `with`."""
 
     path: Path | None = None
 
@@ -157,7 +157,7 @@ class PostgresAdmin:
             await self._db.execute("SET default_transaction_read_only = on")
 
     def _do(self, doing: Coroutine[Any, Any, T]) -> T:
-        """Wait for it; what the database says is Unavailable."""
+        """Run a coroutine. Errors of the database become Unavailable."""
         try:
             return self._runner.run(doing)
         except A2AError as error:
@@ -178,10 +178,10 @@ class PostgresAdmin:
     def _fetch(self, sql: str, *values: Any) -> list[Any]:
         return self._do(self._db.fetch(sql, *values))
 
-    # -- looking
+    # -- reading
 
     def size(self) -> tuple[int, int]:
-        """The bytes of the tables with their indexes."""
+        """See `StoreAdmin.size`. The size includes indexes."""
         ((size,),) = self._fetch(
             "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest($1::text[]) AS u(name)",
             list(SECURED),
@@ -189,21 +189,21 @@ class PostgresAdmin:
         return int(size), 0
 
     def sums(self) -> tuple[int, int]:
-        """How many tasks there are, and how many entries."""
+        """See `StoreAdmin.sums`."""
         ((tasks, entries),) = self._fetch(
             "SELECT (SELECT count(*) FROM task), (SELECT count(*) FROM entry)"
         )
         return tasks, entries
 
     def find(self, task: str) -> PostgresHead:
-        """The row of a task; Missing."""
+        """Return the row of a task. Raises Missing."""
         found = self._fetch(_FIND, task) if "\0" not in task else []
         if not found:
             raise Missing(f"there is no task {task} in {self.name}")
         return PostgresHead.restored(found[0])
 
     def load(self, task: str) -> tuple[SqlHead, Task]:
-        """The head of a log, and the task; Missing."""
+        """See `StoreAdmin.load`."""
         return self._do(self._load(task))
 
     async def _load(self, task: str) -> tuple[SqlHead, Task]:
@@ -217,7 +217,7 @@ class PostgresAdmin:
             )
             number, start = 0, None
             if kept is not None:
-                with suppress(*DECODING):  # the log says the same
+                with suppress(*DECODING):  # the log has the same content
                     start = snapshot(kept[1], row.id, kept[0], row.last)
                     number = kept[0]
             rest = await self._db.fetch(_READ, row.key, number, None)
@@ -228,13 +228,13 @@ class PostgresAdmin:
             raise Unreadable("log", row.id, error) from None
 
     def read(self, row: SqlHead, after: int = 0) -> Iterator[Entry]:
-        """The entries after a place."""
+        """See `StoreAdmin.read`."""
         while found := self._fetch(_READ, row.key, after, BATCH):
             yield from _entries(row, found)
             after = found[-1][0]
 
     def tasks(self, choice: Choice) -> list[SqlHead]:
-        """Born tasks, the latest status first."""
+        """See `StoreAdmin.tasks`."""
         sql, values = latest(choice)
         rows: list[SqlHead] = []
         damage = UnreadableRows()
@@ -246,7 +246,7 @@ class PostgresAdmin:
         return rows
 
     def follow(self, task: str, after: int, pause: float) -> Iterator[Entry]:
-        """The entries after a place as they come, until the log has ended; Missing."""
+        """See `StoreAdmin.follow`."""
         seen = -1
         while True:
             row = self.find(task)
@@ -259,8 +259,8 @@ class PostgresAdmin:
                 seen = row.version
             time.sleep(pause)
 
-    def lines(self, limit: int, *, parked: bool = False) -> list[Waiting]:
-        """Lines with something to deliver, those that were given up first."""
+    def undelivered(self, limit: int, *, parked: bool = False) -> list[Undelivered]:
+        """See `StoreAdmin.undelivered`."""
         found = self._lines(f"{_WAITING} WHERE line.parked LIMIT $1", limit)
         if not parked and len(found) < limit:
             found += self._lines(
@@ -269,15 +269,15 @@ class PostgresAdmin:
             )
         return found
 
-    def webhooks(self, row: SqlHead) -> Sequence[Waiting]:
-        """All lines of a task."""
+    def webhooks(self, row: SqlHead) -> Sequence[Undelivered]:
+        """See `StoreAdmin.webhooks`."""
         return self._lines(f"{_WAITING} WHERE line.task = $1 ORDER BY line.id", row.key)
 
-    def _lines(self, sql: str, value: int) -> list[Waiting]:
-        return [Waiting(shown(columns[1:]), columns[0]) for columns in self._fetch(sql, value)]
+    def _lines(self, sql: str, value: int) -> list[Undelivered]:
+        return [Undelivered(shown(columns[1:]), columns[0]) for columns in self._fetch(sql, value)]
 
-    def audit(self, progress: Progress) -> Iterator[str]:
-        """Every problem, by name."""
+    def check(self, progress: Progress) -> Iterator[str]:
+        """See `StoreAdmin.check`."""
         ((total,),) = self._fetch("SELECT count(*) FROM task")
         key = done = 0
         while (found := self._do(integrity.logs(self._db, key))) is not None:
@@ -294,7 +294,7 @@ class PostgresAdmin:
     def export(
         self, broken: Callable[[str], None], *, agent: str = "", since: str = ""
     ) -> Iterator[ExportedTask]:
-        """All tasks in the order of their keys; those that cannot be read are told."""
+        """See `StoreAdmin.export`."""
         key = 0
         while True:
             found = self._do(transfer.page(self._db, key, broken, agent=agent, since=since))
@@ -306,7 +306,7 @@ class PostgresAdmin:
     def export_contexts(
         self, broken: Callable[[str], None], *, agent: str = "", since: str = ""
     ) -> Iterator[ExportedContext]:
-        """The values of the contexts of these tasks; those that cannot be read are told."""
+        """See `StoreAdmin.export_contexts`."""
         place = transfer.FIRST
         while found := self._do(transfer.contexts(self._db, place, agent=agent, since=since)):
             for row in found:
@@ -315,7 +315,7 @@ class PostgresAdmin:
                     yield value
 
     def context_value(self, row: SqlHead) -> SavedValue | None:
-        """What is known of the value of a task's context."""
+        """See `StoreAdmin.context_value`."""
         found = self._fetch(
             "SELECT value.version, value.saver, length(value.body) FROM task "
             f"JOIN context_value AS value ON {OF_TASK} WHERE task.key = $1",
@@ -323,10 +323,10 @@ class PostgresAdmin:
         )
         return SavedValue(*found[0]) if found else None
 
-    # -- changing
+    # -- writing
 
     def redrive(self, task: str = "", webhook: str = "") -> int:
-        """Let parked lines go on at once; how many. Missing."""
+        """See `StoreAdmin.redrive`."""
         if task:
             self.find(task)
         return self._do(deliveries.redrive(self._db, task, webhook))
@@ -350,7 +350,7 @@ class PostgresAdmin:
             if next_ is None:
                 break
             place = next_
-            if not dry:  # as much time for the servers as we had
+            if not dry:  # leave the servers as much time as this took
                 time.sleep(min(time.monotonic() - began, 0.5))
         at: prune.Place | None = None if dry else prune.START
         while at is not None:
@@ -367,15 +367,15 @@ class PostgresAdmin:
         force: bool,
         dry: bool,
     ) -> tuple[Pruned, tuple[float, int] | None]:
-        """A batch of those that ended, after a place; what has come of it so far, and the place
-        of the last one."""
+        """Delete a batch of ended tasks after a position. Returns the totals so far, and the
+        position of the last task."""
         keys: list[int] = []
         heavy, last = 0, None
         async with self._db.transaction():
             locked = "" if dry else " FOR UPDATE OF task SKIP LOCKED"
             found = await self._db.fetch(f"{_OLD}{locked}", RECEIPTS, before, *place, BATCH)
             for behind, recent, *columns in found:
-                row = dict(zip(NAMES, columns, strict=True))  # whether or not it can be read
+                row = dict(zip(NAMES, columns, strict=True))  # readable or not
                 last = (row["ended"], row["key"])
                 if owner is not None and row["owner"] != owner:
                     continue
@@ -414,7 +414,8 @@ class PostgresAdmin:
         )
 
     def put(self, tasks: Sequence[ExportedTask], *, replace: bool) -> list[Fate | Differs]:
-        """Write tasks; what came of each. Of those that come twice, one after the other."""
+        """See `StoreAdmin.put`. If a task comes twice, the second one is written after the
+        first."""
         found: list[Fate | Differs] = []
         batch: dict[str, ExportedTask] = {}
         for task in tasks:
@@ -431,7 +432,7 @@ class PostgresAdmin:
     def put_contexts(
         self, values: Sequence[ExportedContext], *, replace: bool
     ) -> list[ValueFate | Differs]:
-        """Write values in one transaction; what came of each."""
+        """See `StoreAdmin.put_contexts`."""
         return self._do(self._put_contexts(values, replace))
 
     async def _put_contexts(
@@ -447,13 +448,13 @@ class PostgresAdmin:
         return found
 
     def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:
-        """Not here: PostgreSQL has its own ways."""
+        """Refuse: PostgreSQL has its own tools for backups."""
         raise Unusable(
             f"{self.name}: backup copies a file; use pg_dump or pg_basebackup for PostgreSQL"
         )
 
     def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:
-        """Bring the tables up to date; from which version, and to which."""
+        """See `StoreAdmin.migrate`."""
         try:
             self._connect()
             before = self._do(schema.migrate(self._db))
@@ -465,7 +466,7 @@ class PostgresAdmin:
 
 
 def _entries(row: SqlHead, found: Sequence[Any]) -> Iterator[Entry]:
-    """The entries of these columns; Unreadable."""
+    """Decode the entries of these columns. Raises Unreadable."""
     for columns in found:
         try:
             yield entry(*columns)
@@ -474,7 +475,7 @@ def _entries(row: SqlHead, found: Sequence[Any]) -> Iterator[Entry]:
 
 
 def latest(choice: Choice) -> tuple[str, list[Any]]:
-    """The statement that finds the latest tasks of a choice, and its values."""
+    """Return the statement that finds the latest tasks of a choice, and its values."""
     values: list[Any] = [choice.limit]
 
     def equal(name: str, value: object, shape: str = "{} = {}") -> str:

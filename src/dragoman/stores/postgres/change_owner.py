@@ -1,11 +1,11 @@
-"""Giving the tasks of one owner to another."""
+"""Gives the tasks of one owner to another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.dialects.v0_1 import PREFIX
+from dragoman.dialects.versions import CHOSEN_ID_PREFIX
 from dragoman.model.caller import Scope
 from dragoman.security.encryption import Encryption
 from dragoman.stores.admin import Renamed
@@ -23,7 +23,7 @@ _LOCK = f"SELECT key FROM task WHERE {_WHOSE} ORDER BY key FOR UPDATE"
 _COUNT = f"""
 SELECT count(*), count(*) FILTER (WHERE starts_with(id, $4)) FROM task WHERE {_WHOSE}
 """
-# those of tasks that are moved; a task that is sent meanwhile stays where it is, with its receipt
+# Receipts of moved tasks. A task that is created meanwhile stays where it is, with its receipt.
 _SENT = """
 SELECT count(*), count(*) FILTER (WHERE EXISTS (
   SELECT 1 FROM receipt AS other WHERE other.agent = receipt.agent
@@ -37,7 +37,7 @@ AND other.tenant = receipt.tenant AND other.name = receipt.name
 """
 _RECEIPTS = "UPDATE receipt SET owner = $2 WHERE owner = $1 AND task = ANY($3::bigint[])"
 _MESSAGES = "UPDATE message SET owner = $2 WHERE owner = $1 AND task = ANY($3::bigint[])"
-# a server that remembers the row reads it again, by its version
+# a server that has the row in its cache reads it again, because of its version
 _MOVE = f"""
 WITH moved AS (
   UPDATE task SET owner = $2, version = {MORE.format("version")}
@@ -52,7 +52,7 @@ ORDER BY 1, 2, 3, 4
 ON CONFLICT (agent, tenant, owner, state, shard) DO UPDATE
 SET number = tally.number + excluded.number
 """
-# those of contexts in which a task is moved
+# values of contexts in which a task is moved
 _VALUES = f"""
 SELECT value.agent, value.tenant, value.context, EXISTS (
   SELECT 1 FROM context_value AS other WHERE other.agent = value.agent
@@ -79,12 +79,12 @@ async def rename(
     dry: bool,
     encryption: Encryption,
 ) -> Renamed:
-    """Do it in one transaction; or only count. UnknownEntry if a value is encrypted and the key is
-    missing."""
+    """Move the tasks in one transaction; or only count them. Raises UnknownEntry if a value is
+    encrypted and the key is missing."""
     async with db.transaction(isolation="repeatable_read" if dry else "read_committed"):
         locking = _LOCK.removesuffix(" FOR UPDATE") if dry else _LOCK
         keys = [row[0] for row in await db.fetch(locking, old, agent, tenant)]
-        tasks, named = await db.fetchrow(_COUNT, old, agent, tenant, PREFIX)
+        tasks, named = await db.fetchrow(_COUNT, old, agent, tenant, CHOSEN_ID_PREFIX)
         receipts, dropped = await db.fetchrow(_SENT, old, new, keys)
         values = await db.fetch(_VALUES, old, new, keys)
         doubles = sum(double for *_, double in values)
@@ -102,7 +102,8 @@ async def rename(
 async def _move_values(
     db: Any, old: str, new: str, values: Sequence[Any], encryption: Encryption
 ) -> None:
-    """Give the values of contexts to another owner, whose own ones stay as they are."""
+    """Give the values of contexts to another owner. The values that the new owner has stay
+    unchanged."""
     for agent, tenant, context, double in values:
         where = (agent, tenant, context, old)
         if double:
@@ -111,7 +112,7 @@ async def _move_values(
         body = await db.fetchval(
             f"SELECT body FROM context_value WHERE {_VALUE} FOR UPDATE", *where
         )
-        if encrypted(body):  # it is bound to its owner
+        if encrypted(body):  # the encryption is bound to the owner
             value = decrypt_value(body, Scope(agent, tenant, old), context, encryption)
             body = encrypt_value(value, Scope(agent, tenant, new), context, encryption)
         await db.execute(

@@ -42,7 +42,7 @@ _CHANGE = f"""{_HELD}
 
 
 async def read(source: Source, task: str, encryption: Encryption) -> ContextValue | None:
-    """The value of a task's context; UnknownEntry."""
+    """Return the value of a task's context. Raises UnknownEntry."""
     found = await source.fetch(_READ, task)
     if not found:
         return None

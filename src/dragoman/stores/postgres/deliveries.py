@@ -1,4 +1,4 @@
-"""Webhook cursors in PostgreSQL. One process at a time holds a cursor, by a lease."""
+"""Webhook cursors in PostgreSQL. One process at a time holds a cursor, with a lease."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragoman.stores.delivery_order import DeliveryOrder, Lane
 from dragoman.stores.postgres.pool import Pool, Source
 from dragoman.stores.postgres.schema import LANE
 from dragoman.stores.postgres.transaction import ASKED, NOW
-from dragoman.stores.store import Party, Unreadable, Webhook, WebhookCursor
+from dragoman.stores.store import Owner, Unreadable, Webhook, WebhookCursor
 from dragoman.stores.unreadable_rows import DECODING, UnreadableRows
 
 LINE = (
@@ -56,8 +56,8 @@ SELECT lane, due <= {ASKED} FROM walk
 PASSED = (
     f"SELECT {LANE.format('asked')} FROM unnest($1::text[], $2::text[]) AS asked (tenant, owner)"
 )
-# The head is read under its lock: an append that is under way sets `behind` before or after this,
-# never in between.
+# The head is read under its lock: a concurrent append sets `behind` before or after this, never in
+# between.
 RECORD = f"""
 WITH head AS (SELECT key, last FROM task WHERE id = $1 FOR SHARE)
 UPDATE line SET cursor = $4, behind = $4 < head.last, due = {NOW} + $5, parked = $6,
@@ -71,7 +71,7 @@ PARK = "UPDATE line SET parked = true, reason = $3, ticket = ticket + 1 WHERE ta
 
 
 def line(columns: Any) -> WebhookCursor:
-    """The line of these columns, its secrets as they are stored; Unreadable."""
+    """Return the cursor of these columns, with its secrets as stored. Raises Unreadable."""
     _, id, _, _, _, task, webhook, *_ = columns
     try:
         return _line(columns, webhook_of(webhook, named(id), task))
@@ -80,7 +80,7 @@ def line(columns: Any) -> WebhookCursor:
 
 
 def shown(columns: Any) -> WebhookCursor:
-    """The line for an operator: one that cannot be read has no address."""
+    """Return the cursor for an operator. An unreadable one has no URL."""
     try:
         return line(columns)
     except Unreadable as error:
@@ -90,7 +90,7 @@ def shown(columns: Any) -> WebhookCursor:
 
 
 def named(id: bytes) -> str:
-    """The id of a webhook, as its caller chose it."""
+    """Return the id of a webhook, as its caller chose it."""
     return id.decode("utf-8", "surrogatepass")
 
 
@@ -112,7 +112,7 @@ def _line(columns: Any, webhook: Webhook) -> WebhookCursor:
 async def take(
     link: Pool, agents: Collection[str], limit: int, lease: float, damage: UnreadableRows
 ) -> Sequence[WebhookCursor]:
-    """Take those that are due, the longest first. Those that cannot be read are parked."""
+    """Lease the webhooks that have been due for the longest time. Unreadable ones are parked."""
     found: list[WebhookCursor] = []
     more = True
     while more and len(found) < limit:
@@ -124,7 +124,7 @@ async def take(
 async def take_of(
     link: Pool, lanes: Sequence[Lane], limit: int, lease: float, damage: UnreadableRows
 ) -> Sequence[WebhookCursor]:
-    """Take those that are due in these lanes, as many of each. Those that cannot be read are
+    """Lease webhooks that are due in these lanes, the same number in each. Unreadable ones are
     parked."""
     found: list[WebhookCursor] = []
     more = True
@@ -139,8 +139,8 @@ async def take_of(
 async def _read(
     link: Pool, taken: Iterable[Any], found: list[WebhookCursor], damage: UnreadableRows
 ) -> bool:
-    """Read lines that were taken. Whether some cannot be read, and were parked: then there is room
-    for others."""
+    """Decode leased webhooks. Returns whether some were unreadable and were parked, so that others
+    can replace them."""
     parked = False
     for columns in taken:
         try:
@@ -157,9 +157,9 @@ async def due_lanes(
     turns: DeliveryOrder,
     agents: Collection[str],
     limit: int,
-    passing: Collection[Party],
+    passing: Collection[Owner],
 ) -> Sequence[Lane]:
-    """The next lanes in which something is due, but for those of owners that are passed over."""
+    """Return the next lanes in which something is due, without those of skipped owners."""
     passed = set[int]()
     if passing:
         tenants, owners = [tenant for tenant, _ in passing], [owner for _, owner in passing]
@@ -177,7 +177,7 @@ async def due_lanes(
 async def record(
     link: Pool, line: WebhookCursor, cursor: int, *, wait: float, failed: str, parked: bool
 ) -> bool:
-    """Record what came of a line that was taken; False if it is not the taker's any more."""
+    """Record the result of a delivery. Returns False if the lease was lost."""
     reason = failed.replace("\0", "")
     id = key(line.webhook.config.id)
     values = (line.task, id, line.ticket, cursor, float(wait), parked, reason)
@@ -185,7 +185,7 @@ async def record(
 
 
 async def waiting(link: Pool, limit: int, parked: bool | None) -> Sequence[WebhookCursor]:
-    """Lines with something to deliver."""
+    """Return webhooks with undelivered events."""
     kinds = {None: ("parked", "NOT parked"), True: ("parked",), False: ("NOT parked",)}[parked]
     part = "(SELECT * FROM line WHERE behind AND {} ORDER BY due LIMIT $1)"
     found = await link.fetch(
@@ -197,7 +197,7 @@ async def waiting(link: Pool, limit: int, parked: bool | None) -> Sequence[Webho
 
 
 async def redrive(link: Source, task: str, webhook: str) -> int:
-    """Let parked lines go on."""
+    """Resume parked webhooks."""
     found = await link.fetch(
         "UPDATE line SET parked = false, attempts = 0, due = 0 WHERE parked "
         "AND ($1 = '' OR task = (SELECT key FROM task WHERE id = $1)) "
@@ -209,5 +209,5 @@ async def redrive(link: Source, task: str, webhook: str) -> int:
 
 
 def key(id: str) -> bytes:
-    """The id of a webhook, which callers choose, as it is kept."""
+    """Return the stored form of a webhook's id, which callers choose."""
     return id.encode("utf-8", "surrogatepass")

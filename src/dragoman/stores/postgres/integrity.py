@@ -1,4 +1,4 @@
-"""Checks of the tables as a store. (`pg_amcheck` checks the database itself.)"""
+"""Checks the tables as a store. (`pg_amcheck` checks the database itself.)"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HANGING = (
         f"task {{1}}: its owner is longer than {INDEXED} bytes, but is not stored as a digest",
     ),
     (
-        # an older process that still runs gives none
+        # an older process that still runs does not write it
         "SELECT task.id, line.id FROM line JOIN task ON task.key = line.task "
         f"WHERE line.lane NOT IN (0, {LANE.format('task')})",
         "task {0}: webhook {1} is in the lane of another owner",
@@ -74,7 +74,8 @@ SELECT agent || ' ' || tenant || ' ' || owner, state, sum(said), sum(number) FRO
 
 
 async def logs(db: Any, key: int) -> tuple[int, int, list[str]] | None:
-    """The next logs after a key: the last key, how many, and their problems; None at the end."""
+    """Check the next logs after a key. Returns the last key, the number of logs and their problems;
+    None at the end."""
     problems: list[str] = []
     rows: list[PostgresHead] = []
     heavy = seen = 0
@@ -109,7 +110,7 @@ async def logs(db: Any, key: int) -> tuple[int, int, list[str]] | None:
 
 
 async def _beside(db: Any, keys: list[int]) -> dict[int, Beside]:
-    """What is kept beside the logs of these keys."""
+    """Return what is stored beside the logs of these keys."""
     found = await db.fetch("SELECT task, number, body FROM snapshot WHERE task = ANY($1)", keys)
     snapshots = {task: (number, body) for task, number, body in found}
     lines: dict[int, list[CursorRow]] = {key: [] for key in keys}
@@ -133,8 +134,8 @@ async def _beside(db: Any, keys: list[int]) -> dict[int, Beside]:
 
 
 async def values(db: Any, place: Place) -> tuple[Place, list[str]] | None:
-    """The next values of contexts after a place: the last one's, and their problems; None at the
-    end."""
+    """Check the next values of contexts after a position. Returns the position of the last one and
+    their problems; None at the end."""
     found = await db.fetch(
         "SELECT agent, tenant, owner, context, version, saver, body FROM context_value "
         "WHERE (agent, tenant, owner, context) > ($1, $2, $3, $4) "
@@ -150,7 +151,8 @@ async def values(db: Any, place: Place) -> tuple[Place, list[str]] | None:
 
 
 async def hanging(db: Any) -> list[str]:
-    """What hangs on a task has one, and counts are those of the tasks."""
+    """Check that everything that belongs to a task has one, and that counts are those of the
+    tasks."""
     problems = []
     for sql, words in HANGING:
         problems += [words.format(*map(_text, row)) for row in await db.fetch(sql)]

@@ -1,4 +1,4 @@
-"""The connection pool of PostgreSQL, the clock of the database, and what its errors mean."""
+"""The connection pool of PostgreSQL, the clock of the database, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from dragoman.stores.postgres.transaction import NOW
 from dragoman.telemetry.logs import logger
 
 CONNECT = 5.0
-"""How long a connection may take to be made."""
+"""The time limit for a connection."""
 STATEMENT = 15.0
-"""How long a statement may take."""
+"""The time limit for a statement."""
 IDLE = 60.0
-"""How long a connection may be kept without use: whatever is in between may have forgotten it."""
+"""How long an unused connection is kept: a firewall or proxy may have dropped it after that."""
 TICK = 1.0
-"""How old what we know of the database's clock may be."""
+"""How long the known difference to the database's clock is used."""
 HELD = 2
-"""How many connections may be kept: one to write, one to renew claims."""
+"""How many connections may be held: one to write, one to renew claims."""
 AGAIN = {"retry-after": "1"}
 
 
 class Source(Protocol):
-    """A connection, or what lends one."""
+    """A connection, or an object that lends one."""
 
     async def fetch(self, sql: str, *values: Any) -> list[Any]:
-        """The rows that a statement answers with."""
+        """Return the rows of a statement."""
         ...
 
 
 class Pool:
-    """A pool of connections. When the database is away, whatever needs it fails at once, and
-    works again when it is back."""
+    """A pool of connections. While the database is away, all calls fail at once; they work again
+    when it is back."""
 
     def __init__(self, url: str, *, size: int, prepared: bool = True) -> None:
         self.url = url
@@ -51,24 +51,23 @@ class Pool:
         self._offset, self._synced = 0.0, -TICK
 
     async def open(self) -> None:
-        """Connect; Unavailable says why not."""
+        """Connect. Raises Unavailable with the reason."""
         try:
             self._pool = await asyncpg.create_pool(
                 self.url,
-                min_size=0,  # or it tries to reconnect by itself, and says so at length
+                min_size=0,  # otherwise it tries to reconnect by itself, and logs much
                 max_size=self.size,
                 timeout=CONNECT,
                 command_timeout=STATEMENT + CONNECT,
                 reset=_as_it_is,
-                # behind a pooler that hands out connections by the transaction, nothing prepared
-                # is there the next time
+                # behind a pooler of transactions, the next one does not find prepared statements
                 statement_cache_size=1000 if self.prepared else 0,
                 server_settings={
                     **({} if self._named else {"application_name": "dragoman"}),
                     "statement_timeout": str(int(STATEMENT * 1000)),
                     "lock_timeout": str(int(STATEMENT * 500)),
                     "jit": "off",
-                    # a plan that was made while a table was small is kept when it has grown
+                    # a plan that was made for a small table stays in use when the table has grown
                     "enable_seqscan": "off",
                 },
             )
@@ -81,7 +80,7 @@ class Pool:
             raise Unavailable(f"store: cannot connect to PostgreSQL: {reason(error)}") from error
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         if self._pool is not None:
             pool, self._pool = self._pool, None
             try:
@@ -94,33 +93,33 @@ class Pool:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
-        """One of them, for a while."""
+        """Lend a connection for a while."""
         if self._pool is None:
             raise Unavailable("The store is closed")
         async with self._pool.acquire(timeout=CONNECT) as db:
             try:
                 yield db
             except (asyncio.CancelledError, TimeoutError):
-                db.terminate()  # to give it back would mean to wait for a server that may hang
+                db.terminate()  # giving it back would mean waiting for a server that may hang
                 raise
 
     def hold(self) -> Hold:
-        """One of them, to be kept."""
+        """Return a holder of one connection."""
         return Hold(self)
 
     async def lend(self) -> Any:
-        """One of them, until it is given back."""
+        """Lend a connection until it is given back."""
         if self._pool is None:
             raise Unavailable("The store is closed")
         return await self._pool.acquire(timeout=CONNECT)
 
     async def give_back(self, db: Any) -> None:
-        """What was lent is not needed any more."""
+        """Take back a lent connection."""
         if self._pool is not None:
             await self._pool.release(db)
 
     async def fetch(self, sql: str, *values: Any) -> list[Any]:
-        """The rows that a statement answers with; Unavailable."""
+        """Return the rows of a statement. Raises Unavailable."""
         try:
             async with self.connection() as db:
                 rows: list[Any] = await db.fetch(sql, *values)
@@ -131,8 +130,8 @@ class Pool:
             raise self.unavailable(error) from error
 
     async def now(self, db: Any) -> float:
-        """The database's clock. Between looks at it, ours is only asked how much time has
-        passed; what is late here is early there, so that no lease is longer than it says."""
+        """Return the time of the database's clock. Between two queries of it, only the elapsed time
+        is measured. What is late here is early there, so that no lease is longer than it says."""
         ticks = time.monotonic()
         if not 0 <= ticks - self._synced < TICK:
             self._offset = await db.fetchval(f"SELECT {NOW}") - time.monotonic()
@@ -140,7 +139,7 @@ class Pool:
         return time.monotonic() + self._offset
 
     def unavailable(self, error: BaseException | None = None) -> Unavailable:
-        """What a caller is told; what it was is in the log."""
+        """Return the error for callers. The cause is in the log."""
         if error is not None and not gone(error):
             logger.error("PostgreSQL: %s", error, exc_info=error)
             return Unavailable(f"The store is not available ({type(error).__name__})")
@@ -148,8 +147,8 @@ class Pool:
 
 
 class Hold:
-    """A connection that is kept from one use to the next, and replaced when it is broken: to be
-    lent one takes longer than some statements."""
+    """Keeps a connection between uses, and replaces it when it is broken, because borrowing one
+    takes longer than some statements."""
 
     def __init__(self, link: Pool) -> None:
         self._link = link
@@ -158,7 +157,7 @@ class Hold:
         self._lock = asyncio.Lock()
 
     async def fetch(self, sql: str, *values: Any) -> list[Any]:
-        """The rows that a statement answers with, one after the other; Unavailable."""
+        """Return the rows of a statement; one statement at a time. Raises Unavailable."""
         try:
             async with self._lock, self as db:
                 rows: list[Any] = await db.fetch(sql, *values)
@@ -180,18 +179,18 @@ class Hold:
         sound = kind is None or issubclass(kind, asyncpg.PostgresError)
         if not sound or issubclass(kind or Exception, asyncpg.ReadOnlySQLTransactionError):
             await self.end()
-        elif self._link.size <= HELD:  # others need one, too
+        elif self._link.size <= HELD:  # others also need one
             await self._give_back()
 
     @property
     def _lost(self) -> bool:
         try:
             return bool(self._db.is_closed())
-        except asyncpg.InterfaceError:  # the pool has noticed it, and taken it back
+        except asyncpg.InterfaceError:  # the pool has noticed it, and taken the connection back
             return True
 
     async def end(self) -> None:
-        """Hang up, without waiting for a server that may hang."""
+        """Close the connection, without waiting for a server that may hang."""
         if self._db is not None and not self._lost:
             self._db.terminate()
         await self._give_back()
@@ -203,18 +202,18 @@ class Hold:
 
 
 async def _as_it_is(connection: Any) -> None:
-    """Nothing that we do leaves anything behind on a connection."""
+    """Reset nothing: our statements change nothing on a connection."""
 
 
 def gone(error: BaseException) -> bool:
-    """Whether the connection, or the server, is away."""
+    """Whether the connection or the server is away."""
     return isinstance(
         error,
         OSError
         | TimeoutError
         | asyncpg.PostgresConnectionError
         | asyncpg.InterfaceError
-        | asyncpg.InternalClientError  # of a connection that was told to go, and is about to
+        | asyncpg.InternalClientError  # of a connection that was told to close and is closing
         | asyncpg.AdminShutdownError
         | asyncpg.CrashShutdownError
         | asyncpg.CannotConnectNowError
@@ -223,7 +222,7 @@ def gone(error: BaseException) -> bool:
 
 
 def refused(error: BaseException) -> bool:
-    """Whether somebody else was quicker, so that another attempt may do."""
+    """Whether another process was faster, so that a second attempt may succeed."""
     return isinstance(
         error,
         asyncpg.UniqueViolationError
@@ -243,6 +242,6 @@ def reason(error: BaseException) -> str:
 
 
 def place(url: str) -> str:
-    """Where a URL leads, for people: nothing else of it is sure to be public."""
+    """Return the address in a URL for people. Other parts of it may be secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,4 +1,4 @@
-"""Deletion of ended tasks, and merging of counters."""
+"""Deletes ended tasks, and merges counters."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from typing import Any, TypeAlias
 from dragoman.stores.postgres.pool import Source
 
 SHARDS = 1024
-"""Counts are kept in so many parts, so that replicas do not wait for each other."""
+"""Each count is stored in this many parts, so that replicas do not wait for each other."""
 MERGED = -1
-"""The part that nobody counts in: what processes that are gone have left is added up there."""
+"""The part that no process counts in. It gets the sums of the parts of processes that are gone."""
 FEW = 8
-"""So many parts of one count are left alone."""
+"""How many parts of one count are not merged."""
 PAGE = 4096
-"""So many parts are looked at at once; more than one count can have."""
+"""How many parts are read at once; more than one count can have."""
 MOST = 256
-"""So many tasks are forgotten at once. It is no parameter: how many there are decides how to."""
+"""How many tasks are deleted at once. It is no parameter, because the plan of the statement depends
+on it."""
 LOCK = 0x74616C6C
-"""The advisory lock of whoever adds them up."""
+"""The advisory lock for merging parts."""
 
 Place: TypeAlias = tuple[str, str, str, int]
 """A count: agent, tenant, owner, state."""
 START: Place = ("", "", "", -1)
 
-# Asked for each task, by index: as EXISTS, all receipts and lines would be read to be joined.
+# Asked for each task, by index: with EXISTS, the database would read all receipts and webhooks for
+# a join.
 BEHIND = "(SELECT 1 FROM line WHERE line.task = task.key AND behind AND NOT parked LIMIT 1)"
 SENT = "(SELECT 1 FROM receipt WHERE receipt.task = task.key LIMIT 1)"
-# whatever `old` names is gone, and is not counted any more
+# everything in `old` is gone, and is not counted any more
 DROP = """gone AS (DELETE FROM task USING old WHERE task.key = old.key),
 entries AS (DELETE FROM entry USING old WHERE entry.task = old.key),
 snapshots AS (DELETE FROM snapshot USING old WHERE snapshot.task = old.key),
@@ -45,8 +47,8 @@ SELECT whole.number, value.* FROM (SELECT count(*) AS number FROM old) AS whole 
     SELECT DISTINCT agent, tenant, owner, sha256(convert_to(context, 'UTF8')) AS context FROM old
   ) AS emptied JOIN context_value USING (agent, tenant, owner, context)
 ) AS value ON true"""
-"""The statement answers with the number of tasks, and the contexts of these that have a value: for
-`forget_values`. There is one row at least."""
+"""The statement returns the number of tasks, and their contexts that have a value, for
+`forget_values`. It returns at least one row."""
 OLD = f"""
 WITH old AS (
   SELECT key, agent, tenant, owner, context, state, born, hooked FROM task
@@ -54,7 +56,7 @@ WITH old AS (
   AND {BEHIND} IS NULL AND (ended < $3 OR {SENT} IS NULL)
   ORDER BY ended LIMIT {MOST} FOR UPDATE SKIP LOCKED
 ), """ + DROP.format(shard="$4")
-"""The statement that forgets some that ended in between."""
+"""The statement that deletes some tasks that ended between two times."""
 
 
 THESE = (
@@ -84,8 +86,8 @@ SELECT agent, tenant, owner, state, count(*), sum(number) FROM (
   ORDER BY agent, tenant, owner, state LIMIT $5
 ) AS page GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 """
-# It waits for nobody, so that no writer and it can wait for each other: parts in use are passed
-# over, and the part that it adds to is only its own, by the lock.
+# It waits for nobody, so that it and a writer cannot wait for each other. It skips parts in use,
+# and the lock makes the part that it adds to its own.
 MERGE = f"""
 WITH mine AS MATERIALIZED (SELECT pg_try_advisory_xact_lock({LOCK}) AS it),
 old AS (
@@ -108,9 +110,9 @@ SELECT count(*) FROM gone
 
 
 async def forget_values(db: Any, answer: Sequence[Any]) -> None:
-    """Delete the values of contexts whose last task is gone, by what a statement that forgot tasks
-    has answered. It belongs into that one's transaction. Of two processes that each forget one of
-    the last two tasks, the second waits for the first here, and then sees what it has done."""
+    """Delete the values of contexts whose last task is gone, from the result of a deletion and in
+    its transaction. If two processes delete the last two tasks, the second waits here for the
+    first, and then sees its result."""
     found = [tuple(row)[1:] for row in answer if row[1] is not None]
     if found:
         columns = [list(column) for column in zip(*found, strict=True)]
@@ -119,11 +121,11 @@ async def forget_values(db: Any, answer: Sequence[Any]) -> None:
 
 
 async def merge(source: Source, place: Place = START) -> Place | None:
-    """Add up the parts of the next counts after a place; where it ended, None at the last one.
-    Sums are the same before and after, whoever writes and reads meanwhile."""
+    """Merge the parts of the next counts after a position. Returns the last position, or None at
+    the end. The sums stay the same, also for those who read or write meanwhile."""
     found = await source.fetch(CROWDED, *place, PAGE)
     full = sum(row[4] for row in found) == PAGE
-    if full:  # the last one may go on
+    if full:  # the last count may continue after this batch
         found = found[:-1]
     crowded = [row for row in found if row[4] > FEW or not row[5]]
     if crowded:

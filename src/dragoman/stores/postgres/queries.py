@@ -1,4 +1,4 @@
-"""Queries on PostgreSQL. Queries of the same kind that come together are sent as one."""
+"""Queries on PostgreSQL. Queries of the same kind that arrive together are sent as one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 MOST = 128
-"""So many questions are one query, at most."""
+"""The maximum number of questions in one query."""
 
 _ASKED = (
     "unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::text[]) "
@@ -48,7 +48,7 @@ _WITHOUT_ARTIFACTS = f"""
     WHERE entry.task = task.key AND kind <> {ARTIFACT}
   ) END
 """
-"""What of a task's bytes is read where artifacts are not asked for."""
+"""What is read of a task's bytes if artifacts are not requested."""
 _FOLDED = "snapshot.number, snapshot.body, log.turns, log.kinds, log.bodies"
 LOAD = f"SELECT u.place, {COLUMNS}, {_FOLDED} FROM {_ASKED} " + _LOG.format(
     snapshots="true", without=0, private=PRIVATE
@@ -76,8 +76,8 @@ _HELD = f"SELECT {COLUMNS} FROM task WHERE holder <> '' AND agent = ANY($1::text
 
 
 class Gather(Generic[Q, A]):
-    """Asks for all that is wanted in the same moment at once, and for the same thing once: when a
-    log moves on, all who follow it ask the same."""
+    """Sends all questions of the same moment at once, and equal ones only once: when a log grows,
+    all its readers ask the same."""
 
     def __init__(self, ask: Callable[[Sequence[Q]], Awaitable[Sequence[A | Unreadable]]]) -> None:
         self._ask = ask
@@ -85,7 +85,7 @@ class Gather(Generic[Q, A]):
         self._asking: set[asyncio.Task[None]] = set()
 
     async def __call__(self, question: Q) -> A:
-        """The answer to this question, which others may be given as well."""
+        """Return the answer to this question. Others may get the same object."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[A] = loop.create_future()
         if not self._waiting:
@@ -122,7 +122,7 @@ class Gather(Generic[Q, A]):
 
 
 class Queries:
-    """The readers."""
+    """The queries of readers."""
 
     def __init__(self, link: Pool, damage: UnreadableRows) -> None:
         self._link = link
@@ -153,8 +153,8 @@ class Queries:
     async def _whole(
         self, tried: Folded | Unreadable | None, key: int
     ) -> Folded | Unreadable | None:
-        """What came of reading a task. A snapshot that cannot be used is done without: the log
-        says the same."""
+        """Return a task as it was read. An unusable snapshot is ignored, because the log has the
+        same content."""
         if not isinstance(tried, Unreadable):
             return tried
         if tried.kind != "snapshot":
@@ -192,10 +192,11 @@ class Queries:
         return found
 
     async def page(self, scope: Scope, query: Query) -> Page:
-        """A page of tasks, folded, and how many there are; of one state of the database."""
+        """Return a page of folded tasks, and the number of matching tasks, from one state of the
+        database."""
         where, values = _where(scope, query)
         counted = f"(SELECT count(*) FROM task WHERE {where})"
-        if not query.context and not query.since:  # those are counted while writing
+        if not query.context and not query.since:  # these are counted while writing
             tallied = "agent = $1 AND tenant = $2 AND owner = $3"
             tallied += "" if query.state is None else " AND state = $4"
             counted = f"(SELECT coalesce(sum(number), 0) FROM tally WHERE {tallied})"
@@ -205,7 +206,7 @@ class Queries:
             values += _clean(query.cursor)
         snapshots, without = ("true", 0) if query.artifacts else ("false", ARTIFACT)
         size = "size" if query.artifacts else _WITHOUT_ARTIFACTS
-        size = f"greatest({size}, 0)"  # a damaged one must not make room for others
+        size = f"greatest({size}, 0)"  # a damaged task must not take the place of another one
         sql = (
             f"WITH chosen AS MATERIALIZED (SELECT *, {size} AS bytes FROM task "
             f"WHERE {where}{further} ORDER BY changed DESC, id DESC LIMIT {query.size + 1}), "
@@ -221,9 +222,9 @@ class Queries:
         total, chosen = int(found[0][0]), int(found[0][1])
         rows = [columns[2:] for columns in found if columns[2] is not None][: query.size]
         cursor = None
-        if rows and len(rows) < chosen:  # also past one that cannot be read
+        if rows and len(rows) < chosen:  # also after one that is unreadable
             cursor = (rows[-1][NAMES.index("changed")], rows[-1][NAMES.index("id")])
-        if sum(sum(map(len, columns[-1] or ())) for columns in rows) > LARGE:  # it takes long
+        if sum(sum(map(len, columns[-1] or ())) for columns in rows) > LARGE:  # this takes long
             tried = await asyncio.to_thread(lambda: [_tried(columns) for columns in rows])
         else:
             tried = [_tried(columns) for columns in rows]
@@ -237,7 +238,7 @@ class Queries:
     async def messages(
         self, scope: Scope, context: str, before: Place, limit: int, task: str
     ) -> list[Place]:
-        """The messages of a context before one, the latest first."""
+        """Return the messages of a context before one, latest first."""
         found = await self._link.fetch(
             "SELECT task.id, message.number, message.at FROM message "
             "JOIN task ON task.key = message.task WHERE message.agent = $1 "
@@ -251,7 +252,7 @@ class Queries:
         return [Place(*columns) for columns in found]
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
-        """How many born tasks there are in each state."""
+        """Count the tasks that have begun, by state."""
         found = await self._link.fetch(
             "SELECT state, sum(number) FROM tally WHERE agent = $1 AND tenant = $2 AND owner = $3 "
             "GROUP BY state",
@@ -260,7 +261,7 @@ class Queries:
         return counts(found, self._damage)
 
     async def find(self, agent: str, task: str) -> Head | None:
-        """The head of a task of this agent, whoever owns it; Unreadable."""
+        """Return the head of a task of this agent, whoever owns it. Raises Unreadable."""
         found = await self._link.fetch(
             f"SELECT {COLUMNS} FROM task WHERE id = $1 AND agent = $2", *_clean((task, agent))
         )
@@ -270,7 +271,7 @@ class Queries:
             raise self._told(error) from None
 
     async def owner(self, scope: Scope, task: str) -> str | None:
-        """Whose task this is."""
+        """Return the owner of the task."""
         found = await self._link.fetch(
             "SELECT owner FROM task WHERE id = $1 AND agent = $2 AND tenant = $3 AND born",
             *_clean((task, scope.agent, scope.tenant)),
@@ -278,7 +279,7 @@ class Queries:
         return str(found[0][0]) if found else None
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
-        """Those whose version is another, or that are gone."""
+        """Return those with another version, and those that are gone."""
         found = dict(
             await self._link.fetch(
                 "SELECT id, version FROM task WHERE id = ANY($1::text[])",
@@ -290,7 +291,8 @@ class Queries:
     async def expired(
         self, agents: Collection[str], limit: int
     ) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
-        """Rows whose lease, or grace, has run out; and those of them that cannot be read."""
+        """Return rows whose lease or grace period has expired, and the unreadable ones among
+        them."""
         found = await self._link.fetch(
             f"{_HELD} AND lease < {ASKED} UNION ALL {_HELD} AND cancel_at > 0 "
             f"AND cancel_at <= {ASKED} AND lease >= {ASKED} AND holder <> $3 "
@@ -301,7 +303,7 @@ class Queries:
         return heads(PostgresHead, found)
 
     async def due_tasks(self, agents: Collection[str], limit: int) -> list[str]:
-        """The tasks whose time has come."""
+        """Return the tasks whose time has come."""
         found = await self._link.fetch(
             f"SELECT id FROM task WHERE due > 0 AND due <= {ASKED} AND holder = '' "
             "AND agent = ANY($1::text[]) ORDER BY due LIMIT $2",
@@ -310,7 +312,7 @@ class Queries:
         return [id for (id,) in found]
 
     async def private(self, scope: Scope, task: str) -> list[Entry]:
-        """The private entries of a log; Unreadable, UnknownEntry."""
+        """Return the private entries of a log. Raises Unreadable or UnknownEntry."""
         found = await self._link.fetch(
             "SELECT entry.number, entry.turn, entry.kind, entry.body FROM entry "
             "JOIN task ON task.key = entry.task WHERE task.id = $1 AND task.agent = $2 "
@@ -324,14 +326,14 @@ class Queries:
             raise self._told(Unreadable("log", task, error)) from None
 
     async def held(self, worker: str) -> Sequence[Head]:
-        """Rows that a worker has claimed, as far as they can be read."""
+        """Return the readable rows that a worker has claimed."""
         found = await self._link.fetch(
             f"SELECT {COLUMNS} FROM task WHERE holder <> '' AND holder = $1", worker
         )
         return heads(PostgresHead, found)[0]
 
     async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
-        """What there is of each of these agents."""
+        """Return the numbers of each of these agents."""
         found = {}
         for agent in agents:
             tasks = await self._link.fetch(
@@ -368,7 +370,7 @@ class Queries:
         return found
 
     async def keep(self, folded: Folded) -> None:
-        """Keep what was folded."""
+        """Store a snapshot."""
         if folded.broken:
             await self._link.fetch("DELETE FROM snapshot WHERE task = $1", folded.key)
         await self._link.fetch(
@@ -380,11 +382,11 @@ class Queries:
 
 
 class _OldSnapshot(Unreadable):
-    """The snapshot is one of an older form."""
+    """Whether the snapshot has an older form."""
 
 
 def _tried(columns: Sequence[Any]) -> Folded | Unreadable | None:
-    """The task of a row and its log, if it is born; or what cannot be read of it."""
+    """Return the task of a row and its log, if it has begun; or the error if it is unreadable."""
     try:
         row = PostgresHead.restored(columns[: len(NAMES)])
         return _folded(row, *columns[len(NAMES) :]) if row.born else None
@@ -416,7 +418,7 @@ def _folded(
 
 
 def _oldest(found: Iterable[Any]) -> float:
-    """How long the oldest message of these that can be read has waited."""
+    """Return how long the oldest readable message of these has waited."""
     ages = []
     for columns in found:
         with suppress(*DECODING):
@@ -441,7 +443,7 @@ def _scope(scope: Scope) -> tuple[str, str, str]:
 
 
 def _clean(texts: Sequence[str]) -> tuple[str, ...]:
-    """What PostgreSQL can be asked for; a name with NUL in it names nothing there."""
+    """Replace names with NUL, which PostgreSQL cannot store, by a name that no row has."""
     return tuple("\1" if "\0" in text else text for text in texts)
 
 

@@ -1,7 +1,7 @@
-"""The queue in PostgreSQL: what is ready, in the order of ranks.
+"""The queue in PostgreSQL: ready tasks, in the order of ranks.
 
-The column `ready` is the rank. It is of the size of a time, which it was in older versions, so
-that replicas of both can take from one queue.
+The column `ready` is the rank. Its values are as large as times, which it had in older versions, so
+that replicas of both versions can claim from one queue.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from dragoman.model.caller import Scope
-from dragoman.stores.claim_order import RANKED, Waiting, owners
+from dragoman.stores.claim_order import RANKED, QueueRanks, owners
 from dragoman.stores.postgres.pool import Source
 from dragoman.stores.postgres.transaction import COLUMNS, MORE, NEXT, NOW
-from dragoman.stores.store import UNTIMED, Party
+from dragoman.stores.store import UNTIMED, Owner
 
 _TIMED = f"split_part(plan, ',', 1) <> ALL ('{{{','.join(map(str, UNTIMED))}}}')"
-"""What waits for something other than a message; NULL, so not true, without a plan."""
+"""Waits for something other than a message. NULL, which is not true, if no handler is suspended."""
 _TAKEN = f"""
 taken AS (
   UPDATE task SET epoch = {MORE.format("epoch")}, version = {MORE.format("version")},
@@ -36,7 +36,7 @@ WITH next AS (
   FOR UPDATE SKIP LOCKED
 ), {_TAKEN}
 """
-# From owner to owner: what each of them has waiting is not read.
+# From owner to owner: the waiting tasks of each are not read.
 _OWNERS = """
 WITH RECURSIVE owners AS (
   (SELECT tenant, owner, 1 AS place FROM task WHERE agent = $1 AND ready IS NOT NULL
@@ -69,10 +69,10 @@ FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS u(place, agent, te
 """
 
 
-async def probe(db: Source, scopes: Iterable[Scope]) -> dict[str, Waiting]:
-    """What waits for these agents and owners."""
+async def probe(db: Source, scopes: Iterable[Scope]) -> dict[str, QueueRanks]:
+    """Return what waits for these agents and owners."""
     named = list(dict.fromkeys(scopes))
-    queues: dict[str, Waiting] = {}
+    queues: dict[str, QueueRanks] = {}
     for place, lowest, highest in await db.fetch(
         _PROBE,
         list(range(len(named))),
@@ -81,16 +81,16 @@ async def probe(db: Source, scopes: Iterable[Scope]) -> dict[str, Waiting]:
         [scope.owner for scope in named],
     ):
         scope = named[place]
-        queues.setdefault(scope.agent, Waiting(lowest)).highest[scope] = highest
+        queues.setdefault(scope.agent, QueueRanks(lowest)).highest[scope] = highest
     return queues
 
 
 class Others:
-    """Claims what is ready of owners that are not passed over."""
+    """Claims ready tasks of owners that are not skipped."""
 
     def __init__(self) -> None:
-        self._after: dict[str, Party] = {}
-        """Where the look for owners goes on."""
+        self._after: dict[str, Owner] = {}
+        """Where the search for owners continues."""
 
     async def claim(
         self,
@@ -99,9 +99,9 @@ class Others:
         limit: int,
         worker: str,
         lease: float,
-        passing: Collection[Party],
+        passing: Collection[Owner],
     ) -> list[Any]:
-        """Up to so many rows; fewer are all that there are."""
+        """Return up to this many rows. If there are fewer, there are no more."""
         window = owners(limit)
         found: list[Any] = []
         after = began = self._after.pop(agent, START)
@@ -117,6 +117,6 @@ class Others:
                 self._after[agent] = named[-1]
             if len(found) >= limit or not (more or began != START):
                 return found
-            if not more:  # from the beginning to where it began
+            if not more:  # from the beginning to the start of the search
                 began = START
             after = named[-1] if more else START

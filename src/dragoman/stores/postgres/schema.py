@@ -1,4 +1,4 @@
-"""The tables in PostgreSQL, and the way from one version of them to the next."""
+"""The tables in PostgreSQL, and the migrations from one version to the next."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dragoman.model.caller import INDEXED
 from dragoman.model.errors import Unavailable
 
 LOCK = 0x64726167
-"""The advisory lock of whoever changes the tables."""
+"""The advisory lock for changes of the tables."""
 LONG = 3600.0
-"""How long a change of the tables may take."""
+"""The time limit for a change of the tables."""
 BLOCK = 256
-"""So many keys of tasks a process takes at once."""
+"""How many keys for tasks a process reserves at once."""
 
-# Text is compared byte by byte, whatever the database's language. What callers choose freely
-# (contexts, names of receipts, ids of webhooks) is indexed by its digest, or kept as bytes.
+# Text is compared by bytes, whatever the language of the database. What callers choose freely
+# (contexts, names of receipts, ids of webhooks) is indexed by its digest, or stored as bytes.
 _FIRST = f"""
 CREATE TABLE about (id TEXT NOT NULL, version INTEGER NOT NULL);
 INSERT INTO about VALUES (replace(gen_random_uuid()::text, '-', ''), 0);
@@ -117,18 +117,18 @@ CREATE TABLE tally (
 ) WITH (fillfactor = 50);
 """
 
-# For the highest rank of an owner, and the owners of whom something waits.
+# For the highest rank of an owner, and for the owners with something waiting.
 _WAITING = """
 CREATE INDEX task_waiting ON task (agent, tenant, owner, ready) WHERE ready IS NOT NULL;
 """
-# What is longer than an index can bear beside the others is known by its digest from now on.
+# Values that are too long for the index are found by their digest from now on.
 _WAITING += "".join(
     f"UPDATE {table} SET owner = 'sha256:' || encode(sha256(convert_to(owner, 'UTF8')), 'hex') "
     f"WHERE octet_length(owner) > {INDEXED};"
     for table in ("task", "receipt", "tally")
 )
 
-# For the owners of whom something is due; a lane is the digest of a tenant and an owner.
+# For the owners with something due. A lane is the digest of a tenant and an owner.
 LANE = "hashtextextended({0}.owner, hashtextextended({0}.tenant, 0))"
 _LANES = f"""
 ALTER TABLE line ADD COLUMN lane BIGINT NOT NULL DEFAULT 0;
@@ -136,7 +136,7 @@ UPDATE line SET lane = {LANE.format("task")} FROM task WHERE task.key = line.tas
 CREATE INDEX line_lane ON line (agent, lane, due) WHERE behind AND NOT parked;
 """
 
-# For handlers that are suspended, and tasks that are to be canceled without a worker.
+# For suspended handlers, and for tasks without a worker that are to be canceled.
 _SUSPENDED = """
 ALTER TABLE task ADD COLUMN due DOUBLE PRECISION;
 ALTER TABLE task ADD COLUMN deadline DOUBLE PRECISION;
@@ -147,8 +147,8 @@ CREATE INDEX task_undoing ON task (cancel_at)
   WHERE cancel_at > 0 AND holder = '' AND ended IS NULL;
 """
 
-# For conversations: the messages of a context (known by its digest) in the order in which they were
-# accepted. Direct replies are kept as long as tasks, so that they need no index of their own.
+# For conversations: the messages of a context (found by its digest) in the order of their
+# acceptance. Direct replies are kept as long as tasks, so they need no index of their own.
 _MESSAGES = """
 CREATE TABLE message (
   agent TEXT COLLATE "C" NOT NULL,
@@ -176,7 +176,7 @@ CREATE INDEX message_context ON message (agent, tenant, owner, context, at, task
 DROP INDEX task_replied;
 """
 
-# What handlers save for a context, which is known by its digest.
+# What handlers save for a context, which is found by its digest.
 _CONTEXT_VALUES = """
 CREATE TABLE context_value (
   agent TEXT COLLATE "C" NOT NULL,
@@ -197,7 +197,7 @@ VERSION = len(MIGRATIONS)
 
 
 class Unusable(Unavailable):
-    """The database cannot be used by this program; the message says why."""
+    """This program cannot use the database. The message gives the reason."""
 
 
 OTHERS = (
@@ -209,14 +209,14 @@ SECURED = ("task", "entry", "snapshot", "receipt", "line", "tally", "message", "
 ADDED = {"message": _MESSAGES, "context_value": _CONTEXT_VALUES}
 """Those of them that are not in the first version."""
 POLICY = "dragoman_tenant"
-# A setting that was set for a transaction is empty afterwards: that must not be the tenant
-# without a name.
+# A setting that was set for a transaction is empty afterwards. It must not mean the tenant with the
+# empty name.
 _TENANT = "tenant = nullif(current_setting('dragoman.tenant', true), '')"
 
 
 async def version(db: Any) -> int:
-    """The version of the tables, 0 if there are none; Unusable if they are a newer one's."""
-    # (to_regclass may remember that there was none, from before the lock was waited for)
+    """Return the version of the tables, 0 if there are none. Raises Unusable if they are newer."""
+    # (to_regclass may remember that there was no table before the wait for the lock)
     if not await db.fetchval(
         "SELECT count(*) FROM pg_class WHERE relname = 'about' AND pg_table_is_visible(oid)"
     ):
@@ -240,7 +240,8 @@ async def version(db: Any) -> int:
 
 
 async def usable(db: Any, *, migrating: bool) -> None:
-    """Have tables of the present version that this role sees all of; Unusable."""
+    """Check that the tables have the present version and that this role sees all rows. Raises
+    Unusable."""
     if migrating:
         await migrate(db)
     elif (found := await version(db)) < VERSION:
@@ -256,14 +257,14 @@ async def usable(db: Any, *, migrating: bool) -> None:
 
 
 async def migrate(db: Any) -> int:
-    """Bring the tables to the present version; from which one they came."""
+    """Update the tables to the present version. Returns the old one."""
     if (before := await version(db)) == VERSION:
         return before
     try:
         async with db.transaction():
             await db.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
-            before = await version(db)  # another process may have been quicker
-            await db.execute("SET LOCAL statement_timeout = 0")  # a large table takes its time
+            before = await version(db)  # another process may have done it meanwhile
+            await db.execute("SET LOCAL statement_timeout = 0")  # a large table takes long
             for script in MIGRATIONS[before:]:
                 await db.execute(script, timeout=LONG)
             if await db.fetchval(
@@ -284,8 +285,8 @@ async def migrate(db: Any) -> int:
 
 
 async def secure(db: Any, on: bool) -> None:
-    """Let roles other than the owner see only the tenant that `dragoman.tenant` names; or no
-    longer see to that."""
+    """Restrict roles other than the owner to the tenant in `dragoman.tenant`, or end the
+    restriction."""
     async with db.transaction():
         await db.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
         for table in SECURED:

@@ -1,8 +1,9 @@
 """A transaction on PostgreSQL: rows that change, and the one statement that writes them.
 
-A row is written only if nobody else has changed it since it was read: its version is the guard.
-Whatever goes with it (entries, receipts, counts, lines) is written in the same statement, for the
-rows that passed. So nothing is locked while we think, and what lost is done again on what is there.
+A row is written only if no other process has changed it since it was read, which its version shows.
+Everything that belongs to the change (entries, receipts, counts, webhooks) is written in the same
+statement, for the rows that passed this check. So nothing is locked while a change is made, and a
+change that lost is made again on the new row.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dragoman.model.caller import Scope
 from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry
 from dragoman.stores.cache import Commit
-from dragoman.stores.claim_order import Ranks, Waiting
+from dragoman.stores.claim_order import QueueRanks, Ranks
 from dragoman.stores.codec import RECEIVED, body, digested, encode
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.sql_head import SqlHead
@@ -24,17 +25,18 @@ from dragoman.stores.store import Draft, Receipt, Unreadable, Webhook
 from dragoman.stores.unreadable_rows import UnreadableRows
 
 MOST = 2**31 - 1
-"""The largest number that a column takes."""
+"""The largest number that a column can store."""
 KEPT = 4096
-"""The most rows that are remembered between writes."""
+"""The maximum number of rows that are cached between writes."""
 NOW = "extract(epoch FROM clock_timestamp())::float8"
 ASKED = "extract(epoch FROM statement_timestamp())::float8"
-"""When the statement came: unlike `NOW`, which goes on meanwhile, an index can be asked for it."""
+"""The time when the statement arrived. Unlike `NOW`, which continues meanwhile, an index can use
+it."""
 
 NEXT = "CASE WHEN {0} ~ '^[0-9]{{1,9}}(,|$)' THEN split_part({0}, ',', 1)::int ELSE 0 END"
-"""The first number of an inbox; 0 if there is none. A damaged one does not fail the statement."""
+"""The first number of an inbox; 0 if there is none. A damaged inbox does not fail the statement."""
 MORE = f"least({{0}}, {MOST - 1}) + 1"
-"""A number that has grown by 1. One that is too large does not fail the statement, either."""
+"""A number plus 1. If the number is too large, the statement does not fail."""
 
 NAMES = SqlHead.FIXED + SqlHead.CHANGING
 """The columns of a task, in the order of the table."""
@@ -76,7 +78,7 @@ _RECEIVED = """received AS (
   {1}::bytea[], {2}::bigint[], {3}::int[]) AS r(name, digest, task, number)
   JOIN ok ON ok.key = r.task ORDER BY 1, 2, 3, 4
 )"""
-# (after a deletion, a line must not meet a ticket that is still out)
+# (after a deletion, a webhook must not get a ticket that a delivery still holds)
 _HOOKED = """hook AS (
   SELECT h.*, ok.agent, LANE AS lane FROM unnest({0}::bigint[], {1}::bytea[], {2}::bytea[],
   {3}::int[], {4}::int[]) AS h(task, id, webhook, cursor, last) JOIN ok ON ok.key = h.task
@@ -102,9 +104,9 @@ class PostgresHead(SqlHead):
 
     __slots__ = ("before", "leased")
     before: int
-    """The version that it has in the database; -1 if it is not there."""
+    """Its version in the database; -1 if it is not stored."""
     leased: float
-    """The lease that it was read with."""
+    """The lease at the time of reading."""
 
     def _clear(self) -> None:
         super()._clear()
@@ -117,8 +119,8 @@ class PostgresHead(SqlHead):
         self.before, self.leased = self.version, self.lease
 
     def columns(self) -> tuple[Any, ...]:
-        """All of them, for the database. A lease that was not changed here may have been renewed
-        meanwhile, and is left as it is."""
+        """Return all values for the database. A lease that was not changed here stays as it is,
+        because it may have been renewed meanwhile."""
         scope = self.scope
         fixed = (self.key, self.id, scope.agent, scope.tenant, scope.owner, self.context)
         lease = -1.0 if self.before >= 0 and self.lease == self.leased else self.lease
@@ -126,17 +128,17 @@ class PostgresHead(SqlHead):
 
 
 class Transaction:
-    """The rows that are in use, and what is to be written of them."""
+    """The rows in use, and the changes to write."""
 
     def __init__(self, *, max_task_bytes: int, shard: int, damage: UnreadableRows) -> None:
         self.max_task_bytes = max_task_bytes
         self.shard = shard
         self.damage = damage
         self.now = 0.0
-        """The database's clock."""
+        """The time of the database's clock."""
         self._rows: dict[str, PostgresHead] = {}
         self._broken: dict[str, tuple[Scope, Unreadable]] = {}
-        """Rows that were read for these jobs, and cannot be."""
+        """Rows that were read for these jobs and are unreadable."""
         self._known: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
         self._touched: dict[str, PostgresHead] = {}
         self._receipts: list[tuple[PostgresHead, Receipt, int]] = []
@@ -146,11 +148,11 @@ class Transaction:
         self._written: dict[str, tuple[list[Entry], int]] = {}
         self._ranks = Ranks()
         self.left = -math.inf
-        """When something was last left for whoever claims it (monotonic)."""
+        """When a task was last left for any worker to claim (monotonic time)."""
 
     @property
     def wall(self) -> float:
-        """The Unix time: leases count by the same clock."""
+        """The Unix time. Leases use the same clock."""
         return self.now
 
     # -- reading
@@ -158,8 +160,8 @@ class Transaction:
     async def fetch(
         self, db: Any, tasks: Collection[str], receipts: Collection[tuple[Scope, str]]
     ) -> None:
-        """Have these rows and receipts at hand, as they are now. The receipts are read later: of
-        what has changed a row, its receipt is there as well."""
+        """Read these rows and receipts. The receipts are read later, so that the receipt of every
+        change of a row is there as well."""
         self._known.clear()
         self._broken.clear()
         await self._read(db, set(tasks))
@@ -187,15 +189,15 @@ class Transaction:
             for columns in await db.fetch(FETCH, [task for task in tasks if "\0" not in task]):
                 try:
                     self._rows[columns[1]] = PostgresHead.restored(columns)
-                except Unreadable as error:  # it is for those who ask for it
+                except Unreadable as error:  # the jobs that ask for it raise the error
                     self._broken[columns[1]] = Scope(*columns[2:5]), error
 
     def missing(self, tasks: Iterable[str]) -> list[str]:
-        """Those that would have to be read."""
+        """Return those that have to be read."""
         return [task for task in tasks if task not in self._rows]
 
     async def keys(self, db: Any, number: int) -> None:
-        """Have so many keys for new tasks."""
+        """Reserve this many keys for new tasks."""
         while len(self._keys) < number:
             first = await db.fetchval("SELECT nextval('task_key')")
             self._keys.extend(range(first, first + BLOCK))
@@ -203,13 +205,13 @@ class Transaction:
     # -- for jobs
 
     def row(self, task: str) -> PostgresHead | None:
-        """The row of this id; Unreadable."""
+        """Return the row of this task. Raises Unreadable."""
         if task in self._broken:
             raise self._broken[task][1]
         return self._rows.get(task)
 
     def claimed(self, task: str) -> PostgresHead | None:
-        """The row of a claim. One that cannot be read is set aside when its lease has run out."""
+        """Return the row of a claim. An unreadable one is set aside when its lease has expired."""
         try:
             return self.row(task)
         except Unreadable as error:
@@ -217,7 +219,7 @@ class Transaction:
             return None
 
     def mine(self, scope: Scope, task: str) -> PostgresHead:
-        """A born row of this scope; TaskNotFound, Unreadable."""
+        """Return a row of this scope whose task has begun. Raises TaskNotFound or Unreadable."""
         if task in self._broken and self._broken[task][0] == scope:
             raise self._broken[task][1]
         row = self._rows.get(task)
@@ -226,43 +228,45 @@ class Transaction:
         return row
 
     def add(self, scope: Scope, draft: Draft) -> PostgresHead:
-        """A new row."""
+        """Create a row."""
         row = self._rows[draft.task] = PostgresHead(scope, draft)
         row.key = self._keys.pop(0)
         return row
 
     def receipt(self, scope: Scope, name: str) -> tuple[bytes, str, int] | None:
-        """The digest, the task and the number of a send that came before."""
+        """Return the digest, the task and the message number of an earlier request with this
+        key."""
         return self._known.get((scope, name))
 
     def keep(self, row: PostgresHead, receipt: Receipt, number: int) -> None:
-        """Remember a send, or a cancel."""
+        """Store the receipt of a request."""
         self._receipts.append((row, receipt, number))
         self._known[row.scope, receipt.key] = (receipt.digest, row.id, number)
 
     def hook(self, row: PostgresHead, webhook: Webhook, cursor: int) -> None:
-        """Add a webhook, or replace it. Its secrets are encrypted already."""
+        """Add or replace a webhook. Its secrets are encrypted already."""
         row.hooked = True
         row.version += 1
         self._hooks.append((row, webhook, cursor))
 
     def touch(self, row: PostgresHead) -> None:
-        """This row was changed."""
+        """Mark a row as changed."""
         self._touched[row.id] = row
 
     def room(self, row: PostgresHead, fresh: Iterable[Entry] = ()) -> None:
-        """Refuse what would make a task larger than one may be."""
+        """Raise LimitExceeded if a task would become too large."""
         size = row.size + sum(len(entry.wire or b"") for entry in fresh)
         if size > self.max_task_bytes:
             raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
 
     def fresh(self, agent: str) -> list[PostgresHead]:
-        """The new rows of an agent, which nobody else knows of yet, that wait for a worker."""
+        """Return the new rows of an agent that wait for a worker. No other process knows them
+        yet."""
         rows = self._touched.values()
         return [row for row in rows if row.before < 0 and row.ready and row.scope.agent == agent]
 
     def prime(self, row: PostgresHead) -> None:
-        """This is how a row was a moment ago."""
+        """Add a row as it was a moment ago."""
         known = self._rows.get(row.id)
         if row.id not in self._touched and (known is None or known.version < row.version):
             self._rows[row.id] = row
@@ -270,11 +274,11 @@ class Transaction:
     # -- writing
 
     def waiting(self) -> list[Scope]:
-        """Whose rows wait for a worker and have no rank."""
+        """Return the scopes whose rows wait for a worker and have no rank."""
         rows = self._touched.values()
         return [row.scope for row in rows if row.ready and row.offered is None]
 
-    def offer(self, queues: Mapping[str, Waiting]) -> None:
+    def offer(self, queues: Mapping[str, QueueRanks]) -> None:
         """Give these rows their ranks."""
         for row in self._touched.values():
             if row.ready and row.offered is None:
@@ -282,8 +286,8 @@ class Transaction:
                 row.offered = queue.add(self._ranks, row.scope, int(self.now))
 
     def statement(self) -> tuple[str, list[Any], list[PostgresHead]]:
-        """What writes all that was touched; it answers with the keys of the rows that were there
-        before, and passed."""
+        """Return the statement that writes all changes. It returns the keys of the existing rows
+        that passed the check."""
         rows = list(self._touched.values())
         parts: list[str] = []
         values: list[Any] = []
@@ -297,7 +301,7 @@ class Transaction:
         entries = [fresh for row in rows for fresh in self._entries(row)]
         counts = [count for row in rows for count in self._views(row)]
         new = [row for row in rows if row.before < 0]
-        # in one order, so that those who write to the same rows do not wait for each other
+        # in one order, so that processes that write to the same rows do not wait for each other
         known = sorted((row for row in rows if row.before >= 0), key=lambda row: row.key)
         ok = []
         if new:
@@ -332,8 +336,8 @@ class Transaction:
     def settle(
         self, rows: Iterable[PostgresHead], passed: Collection[int]
     ) -> tuple[set[str], list[Commit]]:
-        """What was written is what is there now. The rows that did not pass are forgotten, and
-        named."""
+        """Keep the written rows in the cache, forget the rows that did not pass, and return
+        these."""
         lost: set[str] = set()
         commits: list[Commit] = []
         for row in rows:
@@ -352,13 +356,13 @@ class Transaction:
         return lost, commits
 
     def forget(self) -> None:
-        """Nothing of it is known to have happened."""
+        """Forget everything: it is not known what was written."""
         self._clear()
         self._rows.clear()
 
     @property
     def idle(self) -> bool:
-        """There is nothing to write."""
+        """Whether there is nothing to write."""
         return not self._touched
 
     def _clear(self) -> None:
@@ -384,7 +388,7 @@ class Transaction:
         return found
 
     def _views(self, row: PostgresHead) -> list[tuple[int, int, int]]:
-        """What is derived from the row: its end, its counts, and that it has no rank."""
+        """Update what is derived from the row: its end, its counts, and that it has no rank."""
         if not row.ready:
             row.offered = None
         if row.ended and row.ended_at is None:

@@ -11,7 +11,7 @@ from msgspec import Raw
 from dragoman.model.caller import Scope, long
 from dragoman.stores import context_values, export_format
 from dragoman.stores.admin import HEAVY, Differs, Fate, ValueFate
-from dragoman.stores.claim_order import Ranks, Waiting
+from dragoman.stores.claim_order import QueueRanks, Ranks
 from dragoman.stores.codec import digested
 from dragoman.stores.export_format import (
     ExportedContext,
@@ -31,7 +31,7 @@ from dragoman.stores.unreadable_rows import ASIDE
 BATCH = 64
 """How many tasks are read in one state of the database."""
 MOST = 2**31 - 1
-"""The largest number that a column takes."""
+"""The largest number that a column can store."""
 
 _NEXT = (
     f"SELECT {COLUMNS} FROM task WHERE key > $1 AND ($2 = '' OR agent = $2) "
@@ -70,7 +70,7 @@ _COUNT = (
 async def page(
     db: Any, key: int, broken: Callable[[str], None], *, agent: str, since: str
 ) -> tuple[int, list[ExportedTask]] | None:
-    """The tasks that follow a key, and the last key; None at the end."""
+    """Return the tasks after a key, and the last key; None at the end."""
     async with db.transaction(isolation="repeatable_read", readonly=True):
         found = await db.fetch(_NEXT, key, agent, since, BATCH)
         if not found:
@@ -93,7 +93,7 @@ async def page(
 async def take(
     db: Any, rows: Sequence[PostgresHead], broken: Callable[[str], None]
 ) -> list[ExportedTask]:
-    """The tasks of these rows; those whose log has a gap are told."""
+    """Return the tasks of these rows. Those whose log has a gap are reported."""
     keys = [row.key for row in rows]
     entries: dict[int, list[Any]] = {key: [] for key in keys}
     receipts: dict[int, list[Stub]] = {key: [] for key in keys}
@@ -134,7 +134,7 @@ def _broken(task: str, error: object) -> str:
 
 
 class Tray:
-    """Tasks that are to be written together. Decides on each, then writes."""
+    """Tasks that are written together. It first decides on each, and then writes."""
 
     def __init__(self, db: Any, *, replace: bool) -> None:
         self.db = db
@@ -145,12 +145,12 @@ class Tray:
         self._taken: dict[tuple[Scope, bytes], str] = {}
         self._now = 0.0
         self._ranks = Ranks()
-        self._queues: dict[str, Waiting] = {}
+        self._queues: dict[str, QueueRanks] = {}
         self._old: list[int] = []
         self._new: list[tuple[ExportedTask, PostgresHead | None]] = []
 
     async def put(self, tasks: Sequence[ExportedTask]) -> list[Fate | Differs]:
-        """Write tasks, none of which comes twice, in the transaction that is open."""
+        """Write tasks in the open transaction. None of them comes twice."""
         await self._look([task for task in tasks if _able(task) is None])
         found: list[Fate | Differs] = []
         for task in tasks:
@@ -162,7 +162,7 @@ class Tray:
         return found
 
     async def _look(self, tasks: Sequence[ExportedTask]) -> None:
-        """Have at hand what is there, under a lock."""
+        """Read what the database has of these tasks, with a lock."""
         self._now = await self.db.fetchval(f"SELECT {NOW}")
         ids = [task.id for task in tasks]
         for columns in await self.db.fetch(
@@ -241,8 +241,8 @@ class Tray:
             await self.db.fetch(_COUNT, *map(list, columns), random.randrange(SHARDS))
 
     async def _keys(self, number: int) -> list[int]:
-        """Keys that nobody has had. One that is replaced gets another, so that nothing which was
-        read of the old log can be written beside the new one."""
+        """Return unused keys. A replaced task gets a new key, so that nothing that was read of the
+        old log can be written into the new one."""
         keys: list[int] = []
         while len(keys) < number:
             first = await self.db.fetchval("SELECT nextval('task_key')")
@@ -263,7 +263,8 @@ class Tray:
             queue = self._queues[given.scope.agent]
             values["ready"] = float(queue.add(self._ranks, given.scope, int(self._now)))
         if before is not None:
-            # readers notice by the version; whoever held it and wakes up late must not write here
+            # Readers notice the new version. A worker that held the task and wakes up late must not
+            # write here.
             values["version"] = max(before.version, given.version) + 1
             if before.holder:
                 values["epoch"] = max(before.epoch, given.epoch) + 1
@@ -272,7 +273,7 @@ class Tray:
     def _lines(
         self, key: int, given: ExportedTask, before: PostgresHead | None
     ) -> Iterable[tuple[Any, ...]]:
-        # a delivery that is under way must find that the line is not its own any more
+        # a running delivery must notice that it has lost its lease
         tickets = {} if before is None else self._tickets.get(before.key, {})
         last = len(given.entries)
         for hook in given.webhooks:
@@ -284,14 +285,14 @@ class Tray:
 
 
 def _there(columns: Any) -> PostgresHead:
-    """What has to be known of a task that is replaced, whether or not it can be read."""
+    """What is needed of a task that is replaced, readable or not."""
     try:
         return PostgresHead.restored(columns)
     except Unreadable:
         found = dict(zip(NAMES, columns, strict=True))
         row = PostgresHead.__new__(PostgresHead)
         row._clear()
-        row.last = -1  # no log is as long as that: it is not the same as any
+        row.last = -1  # no log is this long, so it differs from every other one
         for name in ("key", "id", "version", "epoch", "holder", "lease"):
             setattr(row, name, found[name])
         return row
@@ -315,7 +316,7 @@ def _sent(key: int, given: ExportedTask) -> Iterable[tuple[Any, ...]]:
 
 
 def _able(given: ExportedTask) -> str | None:
-    """Why PostgreSQL cannot keep a task."""
+    """Return why PostgreSQL cannot store a task."""
     scope = given.scope
     texts = [given.id, given.context, given.skill, given.changed, given.holder]
     texts += [scope.agent, scope.tenant, scope.owner, *(hook.reason for hook in given.webhooks)]
@@ -335,10 +336,10 @@ def _able(given: ExportedTask) -> str | None:
 # -- values of contexts
 
 Place: TypeAlias = tuple[str, str, str, bytes]
-"""Where a value is: agent, tenant, owner, and the digest of its context."""
+"""The position of a value: agent, tenant, owner, and the digest of its context."""
 FIRST: Place = ("", "", "", b"")
 VALUES = 16
-"""How many values are read at once; each may be large."""
+"""How many values are read at once. Each may be large."""
 
 _NEXT_VALUES = """
 SELECT value.agent, value.tenant, value.owner, value.context, value.version, value.saver,
@@ -356,13 +357,13 @@ _WHERE = "agent = $1 AND tenant = $2 AND owner = $3 AND context = $4"
 
 
 async def contexts(db: Any, place: Place, *, agent: str, since: str) -> list[Any]:
-    """The values of contexts that have one of the tasks of this choice, after a place."""
+    """Return the values of contexts with one of these tasks, after a position."""
     found: list[Any] = await db.fetch(_NEXT_VALUES, *place, agent, since, VALUES)
     return found
 
 
 def exported(row: Any, broken: Callable[[str], None]) -> ExportedContext | None:
-    """One of them; one that cannot be read is told."""
+    """Return one of them. An unreadable one is reported."""
     agent, tenant, owner, _, version, saver, body, context = row
     for fault in context_values.faults(version, saver, body):
         broken(f"the value of context {context} cannot be read: {fault}; see `dragoman db check`")
@@ -374,7 +375,7 @@ def exported(row: Any, broken: Callable[[str], None]) -> ExportedContext | None:
 
 
 async def put_context(db: Any, given: ExportedContext, *, replace: bool) -> ValueFate:
-    """Write a value in the transaction that is open; Differs, and then nothing was written."""
+    """Write a value in the open transaction. Raises Differs; then nothing was written."""
     scope = given.scope
     where = (scope.agent, scope.tenant, scope.owner, digested(given.context))
     if any("\0" in text for text in (*where[:3], given.saver)):
@@ -393,7 +394,7 @@ async def put_context(db: Any, given: ExportedContext, *, replace: bool) -> Valu
             return "same"
         if not replace:
             raise Differs(f"the value of context {given.context} exists and differs")
-        version = max(there[0], version) + 1  # turns that have read the old one notice
+        version = max(there[0], version) + 1  # so that turns that have read the old value notice
     await db.execute(
         "INSERT INTO context_value VALUES ($1, $2, $3, $4, $5, $6, $7) "
         "ON CONFLICT (agent, tenant, owner, context) DO UPDATE SET version = excluded.version, "

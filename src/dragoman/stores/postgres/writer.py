@@ -1,4 +1,4 @@
-"""The writer on PostgreSQL: changes that arrive during one write share the next one."""
+"""The writer on PostgreSQL. Changes that arrive during a write share the next one."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from dragoman.telemetry.logs import logger
 
 T = TypeVar("T")
 GROUP = 256
-"""The most pieces of work that share a statement."""
+"""The maximum number of changes in one statement."""
 TRIES = 100
-"""How often a row may be changed by others before we have read it and written to it."""
+"""How often others may change a row between our read and our write."""
 REFUSED = 5
-"""How often a statement may meet with those of others before it is given up."""
+"""How often a statement may conflict with those of others before it fails."""
 SUSPECTED = 10.0
-"""For so many seconds, whoever sent what cannot be stored shares no statement with others: to find
-out whose fault it is takes several."""
+"""For this many seconds, callers who sent values that cannot be stored share no statement with
+others, because finding the cause takes several statements."""
 SUSPECTS = 1000
 UNSTORABLE = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)
-"""What the database says of values that it cannot keep."""
+"""The database's errors for values that it cannot store."""
 
 
 class Change(Job):
-    """Work on rows, and the rows and receipts that it looks at."""
+    """A change of rows, and the rows and receipts that it reads."""
 
     __slots__ = ("fresh", "new", "owner", "receipt", "refused", "tasks")
 
@@ -51,25 +51,26 @@ class Change(Job):
     ) -> None:
         super().__init__(work, future)
         self.owner = owner
-        """Who asked for it, if it is a caller."""
+        """The caller, if there is one."""
         self.tasks = tasks
         self.receipt = receipt
         self.new = new
-        """It may need a key for a task."""
+        """Whether it may need a key for a new task."""
         self.fresh = False
-        """It has seen its rows as they are, not as they were remembered."""
+        """Whether it has seen its rows as they are in the database, not as they were in the
+        cache."""
         self.refused = 0
-        """How often others were quicker."""
+        """How often others were faster."""
 
     @property
     def stale(self) -> bool:
-        """It was refused by what was remembered. (What is illegal was written up to there, so
-        that the row itself says whether that was true.)"""
+        """Whether the cached rows refused it. (If an event was not allowed, the events before it
+        were written, so that the row itself shows whether that was right.)"""
         return not (self.error is None or self.fresh or isinstance(self.error, IllegalEvent))
 
 
 class Writer:
-    """Takes work and answers when it is in the database."""
+    """Takes changes, and sets their results when they are in the database."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class Writer:
         self.wrote = -math.inf
         """When a write last succeeded (monotonic time)."""
         self.failed = False
-        """The latest write failed."""
+        """Whether the latest write failed."""
         self._hold = link.hold()
         self._task = asyncio.create_task(self._run())
 
@@ -103,9 +104,9 @@ class Writer:
         fresh: bool = False,
         owner: Scope | None = None,
     ) -> asyncio.Future[T]:
-        """Begin a piece of work on these rows; it may be done more than once until it counts, and
-        works on one row count in the order of these calls. What it results in, or what that
-        returns when it is written, is the result. A `fresh` one does without what is remembered."""
+        """Submit a change of these rows. It may run more than once until it counts. Changes of one
+        row count in the order of these calls. The result is what the change returns or, if that is
+        a function, what it returns after the write. With `fresh`, the cache is not used."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(Unavailable("The store is closed"))
@@ -117,7 +118,7 @@ class Writer:
         return future
 
     async def close(self, within: float) -> None:
-        """Finish what was asked for, if that can be done in time."""
+        """Finish the submitted changes, if there is enough time."""
         self._closed = True
         self._rung.set()
         await asyncio.wait([self._task], timeout=within)
@@ -132,7 +133,7 @@ class Writer:
             await self._rung.wait()
             self._rung.clear()
             while self._jobs:
-                # a claim of what was just accepted is about to come, and spares a write of its own
+                # a claim of what was just accepted will follow, and needs no write of its own then
                 await asyncio.sleep(0)
                 self._doing, self._jobs = self._jobs[:GROUP], self._jobs[GROUP:]
                 if self._suspects:
@@ -153,27 +154,28 @@ class Writer:
             waiting = [job for job in jobs if not job.future.done()]
             if gone(error):
                 await self._uncertain(waiting, error)
-            elif len(waiting) > 1:  # one that cannot be written must not take the others with it
+            elif len(waiting) > 1:  # a change that cannot be written must not affect the others
                 await self._apart(waiting)
             elif waiting:
                 job = waiting[0]
                 job.fresh = True
                 job.refused += 1
                 if refused(error) and job.refused < REFUSED:
-                    # somebody else was quicker: now it finds what that one wrote
+                    # another process was faster: the next attempt finds its result
                     await self._group(waiting)
                     return
                 logger.error("a write failed: %s", error)
                 job.fail(self._fault(job, error))
 
     async def _apart(self, jobs: list[Change]) -> None:
-        """Write those that can be written, in few statements: one of them cannot."""
+        """Write in few statements those that can be written; one of them cannot."""
         half = len(jobs) // 2
         await self._group(jobs[:half])
         await self._group(jobs[half:])
 
     async def _separated(self, jobs: list[Change]) -> None:
-        """Write first what comes from others than those who lately sent what cannot be stored."""
+        """Write the changes of other callers before those of callers who recently sent values that
+        cannot be stored."""
         now = time.monotonic()
         self._suspects = {owner: until for owner, until in self._suspects.items() if until > now}
         suspected = [job for job in jobs if job.owner in self._suspects]
@@ -183,7 +185,7 @@ class Writer:
                 await self._group(group)
 
     def _fault(self, job: Change, error: Exception) -> Exception:
-        """What is told of a piece of work that fails alone."""
+        """Return the error of a change that fails alone."""
         if isinstance(error, A2AError):
             return error
         if isinstance(error, asyncpg.PostgresError) and not isinstance(error, UNSTORABLE):
@@ -197,7 +199,7 @@ class Writer:
         return error
 
     async def _all(self, db: Any, jobs: Sequence[Change]) -> None:
-        """Do them until each of them counts."""
+        """Run changes until each of them counts."""
         for _ in range(TRIES):
             lost = await self._once(db, jobs)
             again = []
@@ -213,7 +215,7 @@ class Writer:
         raise Unavailable("Too many concurrent writes to this task", headers={"retry-after": "1"})
 
     async def _once(self, db: Any, jobs: Sequence[Change]) -> set[str]:
-        """Do them on what is known; the rows that others have changed meanwhile."""
+        """Run changes on the cached rows. Returns the rows that others have changed meanwhile."""
         transaction = self._transaction
         wanted: set[str] = set()
         receipts = []
@@ -242,7 +244,7 @@ class Writer:
         return lost
 
     async def _uncertain(self, jobs: Sequence[Change], error: BaseException) -> None:
-        """The connection broke: nobody knows whether it was written."""
+        """The connection broke: it is not known whether the changes were written."""
         logger.error("the database is not available: %s", error or type(error).__name__)
         for job in jobs:
             job.fail(self._link.unavailable(error))

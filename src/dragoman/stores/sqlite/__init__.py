@@ -1,8 +1,8 @@
-"""Logs in one SQLite file: one writer that commits for many, readers beside it.
+"""Logs in one SQLite file. One writer commits many changes at once; readers run beside it.
 
-One server has the file at a time; that is what lets it take up at its start, without waiting for
-a lease, what a killed one left behind. Leases count by the machine's monotonic clock, so that a
-clock that is set ends none of them.
+Only one server uses the file at a time. So at its start it can continue the work of a killed server
+without waiting for leases. Leases use the machine's monotonic clock, so setting the clock ends none
+of them.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from dragoman.stores.store import (
     ContextValue,
     Draft,
     Head,
+    Owner,
     Page,
-    Party,
     Pause,
     Place,
     Query,
@@ -75,12 +75,12 @@ T = TypeVar("T")
 READERS = 2
 PRUNED = 256
 SWEEP = 600.0
-"""How often to look again at what was too old already, but could not be forgotten yet."""
+"""How often tasks that are old enough, but had to stay, are checked again."""
 RECEIPTS = 24 * 3600.0
-"""How long a send is recognised, at least."""
+"""How long a repeated send is recognised, at least."""
 UNREADABLE = "The log of this task cannot be read"
 KNOWN = 10_000
-"""The most tasks whose keys are remembered for reading."""
+"""The maximum number of tasks whose keys are cached for reading."""
 
 
 class SqliteStore:
@@ -125,7 +125,7 @@ class SqliteStore:
         return SqliteAdmin(self.path, write=write, create=create, encryption=self._encryption)
 
     async def open(self) -> None:
-        """Take the file, bring its tables up to date, and let go what a dead server held."""
+        """Lock the file, update its tables, and release the claims of a dead server."""
         if self._open:
             raise Unusable(f"{self.path}: the store is already open")
         self._loop = asyncio.get_running_loop()
@@ -151,26 +151,26 @@ class SqliteStore:
         )
 
     def _prepare(self) -> Transaction:
-        if not self.path.parent.is_dir():  # more likely a mistake than a wish
+        if not self.path.parent.is_dir():  # probably a mistake, not intended
             raise Unusable(f"{self.path}: the directory {self.path.parent} does not exist")
         self._lock.take()
-        # There are secrets of others in it; what SQLite puts beside it gets the same mode.
+        # The file contains secrets. The files that SQLite creates beside it get the same mode.
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         db = self.driver.connect(self.path)
         self._open.append(db)
         try:
-            version(db)  # a file that is not ours stays as it is
+            version(db)  # a file of another program stays unchanged
             prepare(db, synchronous=self.synchronous)
             migrate(db)
             self.id = identity(db)
         except Unusable as error:
             raise Unusable(f"{self.path}: {error.message}") from None
-        # Nobody else has the file: whoever held a claim is dead.
+        # Nobody else uses the file, so the holder of each claim is dead.
         db.execute(
             "UPDATE task SET lease = ?1, cancel_at = min(cancel_at, ?1) WHERE lease > 0",
             (GIVEN_UP,),
         )
-        # A cancel without a worker counts by the clock of the process that took it.
+        # The time of a cancel without a worker is by the clock of the process that accepted it.
         db.execute(
             "UPDATE task SET cancel_at = ? WHERE cancel_at > 0 AND holder = '' AND ended IS NULL",
             (GIVEN_UP,),
@@ -181,7 +181,7 @@ class SqliteStore:
         return Transaction(db, max_task_bytes=self.max_task_bytes, damage=self._damage)
 
     async def close(self) -> None:
-        """Finish what was begun, and let go of the file."""
+        """Finish the running writes and close the file."""
         await self._writer.close()
         self._release()
 
@@ -325,7 +325,7 @@ class SqliteStore:
         worker: str,
         lease: float,
         limit: int,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
         spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
@@ -362,7 +362,7 @@ class SqliteStore:
             ]
             if all(claim.turn == 1 for claim in found):
                 claims.set_result(found)
-            else:  # what came before the message has to be read
+            else:  # the entries before the message have to be read
                 folding = asyncio.ensure_future(self._folded(found, claims))
                 self._folding.add(folding)
                 folding.add_done_callback(self._folding.discard)
@@ -373,19 +373,19 @@ class SqliteStore:
     async def _folded(
         self, found: Sequence[Claim], claims: asyncio.Future[Sequence[Claim]]
     ) -> None:
-        """Complete claims by their tasks. One that cannot be read does not hold up the others."""
+        """Complete claims by their tasks. An unreadable one does not delay the others."""
         whole = []
         for claim in found:
             try:
                 whole.append(replace(claim, task=await self._folded_task(claim)))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's alone
-                if not isinstance(error, Unreadable):  # which has been logged
+            except Exception as error:  # noqa: BLE001 - it concerns this task alone
+                if not isinstance(error, Unreadable):  # it has been logged
                     logger.error("a task cannot be read: %s", error, extra={"task": claim.head.id})
                 away = isinstance(error, Unavailable)
                 event = None if away else claim.head.ending(TaskState.FAILED, UNREADABLE)
                 try:
                     await self.revoke(claim.head, event, begun=False)
-                except Unavailable as worse:  # its lease runs out
+                except Unavailable as worse:  # its lease expires
                     logger.error("cannot release a claim: %s", worse)
         claims.set_result(whole)
 
@@ -396,7 +396,7 @@ class SqliteStore:
         if claim.turn == 1:
             return claim.task
         folded = await self._read(partial(Queries.load, task=claim.head.id))
-        assert folded is not None  # one that is claimed is not forgotten
+        assert folded is not None  # a claimed task is not deleted
         self._keep(folded)
         return folded.task
 
@@ -449,7 +449,7 @@ class SqliteStore:
                 if row is None or row.epoch != claim.epoch:
                     lost.append(claim.head.id)
                     continue
-                if row.lease - now < lease * 2 / 3:  # not on every beat: it is a write
+                if row.lease - now < lease * 2 / 3:  # not with every renewal, because it is a write
                     row.lease = now + lease
                     transaction.touch(row)
                 if row.cancel_at:
@@ -472,7 +472,7 @@ class SqliteStore:
         return found
 
     async def _set_aside(self, broken: Sequence[tuple[str | int, Unreadable]]) -> None:
-        """Take tasks whose heads cannot be read, by id or key, out of everybody's way."""
+        """Set tasks with unreadable heads aside, by id or key."""
 
         def work(transaction: Transaction) -> None:
             for task, error in broken:
@@ -541,7 +541,7 @@ class SqliteStore:
             values = bool(old) and context_values.any_there(transaction.db)
             for row in old:
                 transaction.drop(row, values=values)
-            if len(old) < PRUNED:  # those that were passed over are looked at much later
+            if len(old) < PRUNED:  # tasks that were skipped are checked again much later
                 self._floor = before
             return len(old)
 
@@ -550,18 +550,18 @@ class SqliteStore:
             self._keys.clear()
         return count
 
-    # -- for those who deliver
+    # -- for the delivery of webhooks
 
     async def dispatch(
         self,
         agents: Collection[str],
         limit: int,
         lease: float,
-        passing: Collection[Party] = NOBODY,
+        passing: Collection[Owner] = NOBODY,
     ) -> Sequence[WebhookCursor]:
         """See `Store.dispatch`."""
         if not await self._read(lambda view: view.due(agents)):
-            return ()  # looked at often, and mostly in vain
+            return ()  # called often, and usually nothing is due
         taken: list[WebhookCursor] = []
         first = (limit + 1) // 2
         if not passing:
@@ -577,7 +577,7 @@ class SqliteStore:
         return [line for item in taken if (line := await decrypted(self, self._encryption, item))]
 
     async def _due_lanes(
-        self, agent: str, limit: int, passing: Collection[Party]
+        self, agent: str, limit: int, passing: Collection[Owner]
     ) -> Sequence[Lane]:
         skipped = await self._read(lambda view: view.passed(agent, passing))
 
@@ -600,12 +600,14 @@ class SqliteStore:
             deliveries.record, line=line, cursor=cursor, wait=wait, failed=failed, parked=parked
         )
         if parked or not (wait or failed):
-            self._floor = 0.0  # its task may be forgotten now
+            self._floor = 0.0  # now its task may be deleted
         return await self._writer.submit(work)
 
-    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:
+    async def undelivered(
+        self, limit: int, *, parked: bool | None = None
+    ) -> Sequence[WebhookCursor]:
         """See `Store.lines`."""
-        return await self._read(lambda view: view.lines(limit, parked))
+        return await self._read(lambda view: view.undelivered(limit, parked))
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `Store.redrive`."""
@@ -614,7 +616,7 @@ class SqliteStore:
     # -- inside
 
     def _forget(self) -> None:
-        """Another process has written: what is remembered may not be so any more."""
+        """Another process has written, so the cache may be wrong."""
         self._recent.clear()
         self._keys.clear()
 
@@ -625,14 +627,15 @@ class SqliteStore:
         return Queries(db, self._damage)
 
     def _now(self, look: Callable[[Queries], T]) -> T:
-        """Look at once: a few pages, most likely in memory, cost less than a change of threads."""
+        """Read in the event loop: a few pages, probably in memory, cost less than a change of
+        threads."""
         try:
             return look(self._view)
         except self.driver.error as error:
             raise unavailable(error) from error
 
     async def _read(self, look: Callable[[Queries], T]) -> T:
-        """Look in a thread."""
+        """Read in a thread."""
 
         def run() -> T:
             view = getattr(self._views, "view", None)
@@ -651,7 +654,7 @@ class SqliteStore:
         return self._now(lambda view: view.row(task, scope))
 
     def _keep(self, folded: Folded) -> None:
-        """Keep what was folded, when that has become worth it."""
+        """Store a snapshot of what was folded, if it is worth it."""
         if not folded.grown:
             return
         key, number = folded.key, folded.head.last
@@ -683,7 +686,7 @@ def _take(
     until: float,
     limit: int,
 ) -> list[tuple[Head, Received]]:
-    """Claim rows: one of each queue in turn, so that a busy agent does not starve the others."""
+    """Claim rows: one of each agent in turn, so that a busy agent does not starve the others."""
     taken: list[tuple[Head, Received]] = []
     for place in range(max(map(len, queues), default=0)):
         for queue in queues:
@@ -691,7 +694,7 @@ def _take(
                 row = queue[place]
                 try:
                     received = transaction.received(row, row.next_turn)
-                except Unreadable as error:  # it must not hold up the others
+                except Unreadable as error:  # it must not delay the others
                     transaction.damage.found(error, "the task has failed")
                     row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
                 else:

@@ -1,7 +1,7 @@
 """The admin interface of a SQLite file, also while a server uses it.
 
-It takes no lock of the server's. Reading never waits; writing is short, and the server notices
-that somebody else has written before it trusts what it remembers.
+It does not take the server's lock. Reading never waits, and writing is short. The server notices
+writes of others before it uses its cache.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from dragoman.stores.admin import (
     Pruned,
     Renamed,
     SavedValue,
+    Undelivered,
     ValueFate,
-    Waiting,
 )
 from dragoman.stores.codec import STATES
 from dragoman.stores.export_format import ExportedContext, ExportedTask
@@ -55,7 +55,7 @@ PAGES = 1024
 
 
 class SqliteAdmin:
-    """A connection to a file that is there. Used in a `with`."""
+    """The admin interface of an existing file, used in a `with`."""
 
     db: sqlite3.Connection
 
@@ -94,7 +94,8 @@ class SqliteAdmin:
 
     def _prepare(self) -> None:
         try:
-            found = schema.version(self.db)  # before anything is changed that may not be ours
+            # before anything changes, because the file may belong to another program
+            found = schema.version(self.db)
             if not found and self.create:
                 schema.migrate(prepare(self.db, synchronous="full"))
                 Lock(self.path).mark()
@@ -107,35 +108,35 @@ class SqliteAdmin:
         if not self.write:
             self.db.execute("PRAGMA query_only = 1")
 
-    # -- looking
+    # -- reading
 
     def find(self, task: str) -> SqliteHead:
-        """The row of a task; Missing."""
+        """Return the row of a task. Raises Missing."""
         row = Queries(self.db).row(task)
         if row is None:
             raise Missing(f"there is no task {task} in {self.path}")
         return row
 
     def load(self, task: str) -> tuple[SqlHead, Task]:
-        """The head of a log, and the task; Missing."""
+        """See `StoreAdmin.load`."""
         row, folded = self.find(task), Queries(self.db).load(task)
         if folded is None:
             raise Missing(f"there is no task {task} in {self.path}")
         return row, folded.task
 
     def size(self) -> tuple[int, int]:
-        """The bytes of the file, and those of its write-ahead log."""
+        """Return the size of the file and of its write-ahead log, in bytes."""
         log = self.path.with_name(self.path.name + "-wal")
         return self.path.stat().st_size, log.stat().st_size if log.exists() else 0
 
     def sums(self) -> tuple[int, int]:
-        """How many tasks there are, and how many entries."""
+        """See `StoreAdmin.sums`."""
         (tasks,) = self.db.execute("SELECT count(*) FROM task").fetchone()
         (entries,) = self.db.execute("SELECT count(*) FROM entry").fetchone()
         return tasks, entries
 
-    def audit(self, progress: Progress) -> Iterator[str]:
-        """See `audit.audit`."""
+    def check(self, progress: Progress) -> Iterator[str]:
+        """See `integrity.check`."""
         return audit(self.db, progress)
 
     def export(
@@ -151,7 +152,7 @@ class SqliteAdmin:
         return transfer.contexts(self.db, broken, agent=agent, since=since)
 
     def context_value(self, row: SqlHead) -> SavedValue | None:
-        """What is known of the value of a task's context."""
+        """See `StoreAdmin.context_value`."""
         found = fetch(
             self.db,
             f"SELECT version, saver, length(body) FROM context_value WHERE {OF_TASK}",
@@ -160,15 +161,15 @@ class SqliteAdmin:
         return SavedValue(*found[0]) if found else None
 
     def read(self, row: SqlHead, after: int = 0) -> Iterator[Entry]:
-        """The entries after a place."""
+        """See `StoreAdmin.read`."""
         view = Queries(self.db)
         while found := view.read(row.id, row.key, after, BATCH, private=True):
             yield from found
             after = found[-1].number
 
     def tasks(self, choice: Choice) -> list[SqliteHead]:
-        """Born tasks, the latest status first. Each scope costs a seek, and of its tasks only
-        those are looked at that are later than the last one which is wanted so far."""
+        """See `StoreAdmin.tasks`. Each scope costs a seek. Of its tasks, only those are read that
+        are later than the last one that is wanted so far."""
         db = self.db
         where, values = chosen(choice)
         best: list[tuple[str, str]] = []
@@ -194,7 +195,7 @@ class SqliteAdmin:
         return [row for row in rows if row is not None]
 
     def follow(self, task: str, after: int, pause: float) -> Iterator[Entry]:
-        """The entries after a place as they come, until the log has ended; Missing."""
+        """See `StoreAdmin.follow`."""
         seen = -1
         while True:
             (version,) = self.db.execute("PRAGMA data_version").fetchone()
@@ -208,8 +209,8 @@ class SqliteAdmin:
                 seen = version
             time.sleep(pause)
 
-    def lines(self, limit: int, *, parked: bool = False) -> list[Waiting]:
-        """Lines with something to deliver, those that were given up first."""
+    def undelivered(self, limit: int, *, parked: bool = False) -> list[Undelivered]:
+        """See `StoreAdmin.undelivered`."""
         found = self._lines(f"{_WAITING} WHERE line.parked = 1 LIMIT ?", limit)
         if not parked and len(found) < limit:
             found += self._lines(
@@ -218,19 +219,19 @@ class SqliteAdmin:
             )
         return found
 
-    def webhooks(self, row: SqlHead) -> Sequence[Waiting]:
-        """All lines of a task."""
+    def webhooks(self, row: SqlHead) -> Sequence[Undelivered]:
+        """See `StoreAdmin.webhooks`."""
         return self._lines(f"{_WAITING} WHERE line.task = ? ORDER BY line.id", row.key)
 
-    def _lines(self, sql: str, value: int) -> list[Waiting]:
+    def _lines(self, sql: str, value: int) -> list[Undelivered]:
         found = fetch(self.db, sql, (value,))
-        return [Waiting(shown(columns), last) for last, *columns in found]
+        return [Undelivered(shown(columns), last) for last, *columns in found]
 
-    # -- changing
+    # -- writing
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction."""
+        """Run a transaction."""
         self.db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -240,7 +241,7 @@ class SqliteAdmin:
         self.db.execute("COMMIT")
 
     def put(self, tasks: Sequence[ExportedTask], *, replace: bool) -> list[Fate | Differs]:
-        """Write tasks in one transaction; what came of each."""
+        """See `StoreAdmin.put`."""
         found: list[Fate | Differs] = []
         with self.writing():
             for task in tasks:
@@ -253,7 +254,7 @@ class SqliteAdmin:
     def put_contexts(
         self, values: Sequence[ExportedContext], *, replace: bool
     ) -> list[ValueFate | Differs]:
-        """Write values in one transaction; what came of each."""
+        """See `StoreAdmin.put_contexts`."""
         found: list[ValueFate | Differs] = []
         with self.writing():
             for value in values:
@@ -264,7 +265,7 @@ class SqliteAdmin:
         return found
 
     def redrive(self, task: str = "", webhook: str = "") -> int:
-        """Let parked lines go on at once; how many."""
+        """See `StoreAdmin.redrive`."""
         with self.writing():
             key = self.find(task).key if task else 0
             found = self.db.execute(
@@ -283,7 +284,7 @@ class SqliteAdmin:
         force: bool = False,
         dry: bool = False,
     ) -> Iterator[Pruned]:
-        """See `SqliteAdmin.prune`."""
+        """See `StoreAdmin.prune`."""
         transaction = Transaction(self.db, max_task_bytes=0)
         scopes = self.db.execute("SELECT key FROM scope WHERE owner = ?", (owner,)).fetchall()
         theirs = {key for (key,) in scopes}
@@ -312,14 +313,15 @@ class SqliteAdmin:
                     if heavy >= HEAVY:
                         break
             yield done
-            if more and not dry:  # as much time for the server as we had
+            if more and not dry:  # leave the server as much time as this took
                 time.sleep(min(time.monotonic() - began, 0.5))
 
     def _old(
         self, before: float, place: tuple[float, int]
     ) -> Iterator[tuple[bool, bool, float, bool, int, Old]]:
-        """Tasks in the order of their ends, after a place: whether a webhook waits, whether a
-        send may come again, when it ended, whether it was a reply, its bytes, and the task."""
+        """Return tasks by the time of their end, after a position: whether a webhook has
+        undelivered events, whether a send may be repeated, when the task ended, whether it was a
+        direct reply, its size, and the task."""
         values = (time.time() - RECEIPTS, before, *place, BATCH)
         for *facts, key, id, scope, state, born in fetch(self.db, _OLD, values):
             behind, recent, ended, replied, size = facts
@@ -334,7 +336,7 @@ class SqliteAdmin:
         tenant: str | None = None,
         dry: bool = False,
     ) -> Renamed:
-        """See `SqliteAdmin.rename_owner`."""
+        """See `StoreAdmin.rename_owner`."""
         with nullcontext() if dry else self.writing():
             return change_owner.rename(
                 self.db, old, new, agent=agent, tenant=tenant, dry=dry, encryption=self._encryption
@@ -348,13 +350,13 @@ class SqliteAdmin:
             return migrate(self.path)
 
     def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:
-        """Copy the file as it is at this moment; the size of the copy. FileExistsError."""
+        """See `StoreAdmin.backup`."""
         target = target.absolute()
         if target.exists() and (not force or target.samefile(self.path)):
             raise FileExistsError(target)
         part = target.with_name(target.name + ".part")
         part.unlink(missing_ok=True)
-        # made first: what the tasks say is for the same eyes as in the file itself
+        # created before it is filled, so that its mode is that of the file from the beginning
         mode = self.path.stat().st_mode & 0o777
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
         try:
@@ -369,8 +371,8 @@ class SqliteAdmin:
     def _copy(self, part: Path, progress: Callable[[int, int], None]) -> None:
         copy = connect(part, "rw")
         try:
-            # One state from the first page to the last: without the transaction every commit
-            # of the server would start the copy anew.
+            # One transaction for all pages: otherwise every commit of the server would start the
+            # copy again.
             self.db.execute("BEGIN")
             self.db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
             self.db.backup(
@@ -389,14 +391,14 @@ class SqliteAdmin:
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
-    """A connection that makes no file unless it is told to."""
+    """Connect to the file. Only mode rwc creates it."""
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY, isolation_level=None
     )
 
 
 def ours(path: Path) -> bool:
-    """Whether the file is a store of ours. Others are not opened, if that can be helped."""
+    """Whether the file is a store. Files of other programs are not opened if possible."""
     with suppress(sqlite3.Error, OSError):
         with path.open("rb") as file:
             head = file.read(72)
@@ -404,7 +406,7 @@ def ours(path: Path) -> bool:
         log = path.with_name(path.name + "-wal")
         if found or not head.startswith(b"SQLite format 3") or not log.exists():
             return found == APPLICATION
-        db = connect(path, "rw")  # a young one has not yet come further than its log
+        db = connect(path, "rw")  # a new file may have its tables only in the write-ahead log
         try:
             return bool(db.execute("PRAGMA application_id").fetchone() == (APPLICATION,))
         finally:
@@ -413,7 +415,7 @@ def ours(path: Path) -> bool:
 
 
 def find() -> Path:
-    """The one store in the working directory, its backups aside; ValueError."""
+    """Return the only store in the working directory, without backups. Raises ValueError."""
     found = originals([path for path in sorted(Path().glob("*.db")) if ours(path)])
     if len(found) == 1:
         return found[0]
@@ -424,8 +426,8 @@ def find() -> Path:
 
 
 def originals(paths: Sequence[Path]) -> list[Path]:
-    """These stores without the copies of one that is among them: a copy has its id, and no server
-    has ever had it, so that there is no lock file beside it."""
+    """Return these stores without copies of each other. A copy has the same id as its original, but
+    no lock file, because no server has used it."""
     if len(paths) < 2:
         return list(paths)
     used = {_id(path) for path in paths if Lock(path).path.exists()}
@@ -433,7 +435,7 @@ def originals(paths: Sequence[Path]) -> list[Path]:
 
 
 def _id(path: Path) -> str:
-    """The id of a store; its path if it does not say it."""
+    """Return the id of a store, or its path if it has no readable id."""
     with suppress(sqlite3.Error, Unusable):
         db = connect(path, "rw")
         try:
@@ -444,8 +446,8 @@ def _id(path: Path) -> str:
 
 
 def migrate(path: Path) -> tuple[int, int]:
-    """Bring the tables of a file up to date; from which version, and to which. Unusable while a
-    server has it: tables must not change under one."""
+    """Update the tables of a file. Returns the old and the new version. Raises Unusable while a
+    server uses the file, because its tables must not change then."""
     if not path.is_file():
         raise Missing(f"the file {path} does not exist")
     db = connect(path, "rw")
@@ -464,7 +466,7 @@ def migrate(path: Path) -> tuple[int, int]:
 
 
 def scopes(choice: Choice) -> tuple[str, list[Any]]:
-    """The statement that finds the scopes of a choice, and its values."""
+    """Return the statement that finds the scopes of a choice, and its values."""
     names = {"agent": choice.agent, "tenant": choice.tenant, "owner": choice.owner}
     given = {name: value for name, value in names.items() if value is not None}
     where = " AND ".join(["1", *(f"{name} = ?" for name in given)])
@@ -472,7 +474,7 @@ def scopes(choice: Choice) -> tuple[str, list[Any]]:
 
 
 def chosen(choice: Choice) -> tuple[str, list[Any]]:
-    """What has to be so for tasks of one scope, and its values after the scope's."""
+    """Return the condition for tasks of one scope, and the values after the scope's."""
     where = "born = 1 AND scope = ?"
     values: list[Any] = []
     if choice.context:
@@ -485,17 +487,17 @@ def chosen(choice: Choice) -> tuple[str, list[Any]]:
 
 
 def _move(part: Path, target: Path) -> None:
-    """Put a copy in its place, also in that of a store that nobody has in use."""
+    """Move a copy to its target, also in place of a store that no server uses."""
     lock = Lock(target)
     if lock.path.exists():
         lock.take()
     try:
-        for name in _beside(target):  # they are of what is replaced, and would spoil the copy
+        for name in _beside(target):  # they belong to the replaced file and would damage the copy
             name.unlink(missing_ok=True)
         part.replace(target)
     finally:
         lock.release()
-    if sys.platform != "win32":  # the name, too, survives a power loss
+    if sys.platform != "win32":  # the new name must also survive a power failure
         folder = os.open(target.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
@@ -507,7 +509,7 @@ def _beside(path: Path) -> tuple[Path, ...]:
 
 @contextmanager
 def _named(name: str) -> Iterator[None]:
-    """Errors of SQLite as Unavailable, with the name of the file."""
+    """Raise errors of SQLite as Unavailable, with the name of the file."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,10 +1,10 @@
-"""Giving the tasks of one owner to another."""
+"""Gives the tasks of one owner to another."""
 
 from __future__ import annotations
 
 import sqlite3
 
-from dragoman.dialects.v0_1 import PREFIX
+from dragoman.dialects.versions import CHOSEN_ID_PREFIX
 from dragoman.model.caller import Scope
 from dragoman.security.encryption import Encryption
 from dragoman.stores.admin import Renamed
@@ -24,8 +24,8 @@ def rename(
     dry: bool,
     encryption: Encryption,
 ) -> Renamed:
-    """Do it within the transaction that is open; or only count, without one. UnknownEntry if a
-    value is encrypted and the key is missing."""
+    """Move the tasks in the open transaction; or only count them, without a transaction. Raises
+    UnknownEntry if a value is encrypted and the key is missing."""
     tasks = receipts = dropped = named = values = doubles = 0
     found = db.execute(
         f"SELECT key, agent, tenant FROM scope WHERE {_WHOSE}", (old, agent, agent, tenant, tenant)
@@ -42,7 +42,10 @@ def rename(
         target = row[0] if row else 0
         tasks += _one(db, "SELECT count(*) FROM task WHERE scope = ?", source)
         named += _one(
-            db, "SELECT count(*) FROM task WHERE scope = ? AND id GLOB ?", source, f"{PREFIX}*"
+            db,
+            "SELECT count(*) FROM task WHERE scope = ? AND id GLOB ?",
+            source,
+            f"{CHOSEN_ID_PREFIX}*",
         )
         receipts += _one(db, "SELECT count(*) FROM receipt WHERE scope = ?", source)
         dropped += _one(db, f"SELECT count(*) FROM receipt WHERE {_DOUBLE}", source, target)
@@ -73,14 +76,15 @@ def _move(db: sqlite3.Connection, source: int, target: int) -> None:
         "UPDATE line SET lane = ? WHERE task IN (SELECT key FROM task WHERE scope = ?)",
         (target, source),
     )
-    # a server that remembers the row reads it again
+    # a server that has the row in its cache reads it again
     db.execute("UPDATE task SET scope = ?, version = version + 1 WHERE scope = ?", (target, source))
 
 
 def _move_values(
     db: sqlite3.Connection, source: int, target: int, old: Scope, new: Scope, encryption: Encryption
 ) -> None:
-    """Give the values of contexts to another owner, whose own ones stay as they are."""
+    """Give the values of contexts to another owner. The values that the new owner has stay
+    unchanged."""
     db.execute(f"DELETE FROM context_value WHERE {_BOTH}", (source, target))
     for (row,) in db.execute(
         "SELECT rowid FROM context_value WHERE scope = ?", (source,)
@@ -88,7 +92,7 @@ def _move_values(
         context, body = db.execute(
             "SELECT context, body FROM context_value WHERE rowid = ?", (row,)
         ).fetchone()
-        if encrypted(body):  # it is bound to its owner
+        if encrypted(body):  # the encryption is bound to the owner
             digest = digested(context)
             body = encrypt_value(
                 decrypt_value(body, old, digest, encryption), new, digest, encryption

@@ -23,7 +23,7 @@ OF_TASK = "(scope, context) = (SELECT scope, context FROM task WHERE key = ?1)"
 
 
 def read(db: Connection, task: str, encryption: Encryption) -> ContextValue | None:
-    """The value of a task's context; UnknownEntry."""
+    """Return the value of a task's context. Raises UnknownEntry."""
     found = db.execute(
         "SELECT scope.agent, scope.tenant, scope.owner, task.context, context_value.version, "
         "context_value.body FROM task JOIN scope ON scope.key = task.scope JOIN context_value "
@@ -67,8 +67,8 @@ def any_there(db: Connection) -> bool:
 
 
 def forget(db: Connection, task: int) -> None:
-    """Delete the value of the context of a task that is about to be forgotten, if there is no other
-    task in it."""
+    """Delete the value of the context of a task that is being deleted, if the context has no other
+    task."""
     db.execute(
         f"DELETE FROM context_value WHERE {OF_TASK} AND NOT EXISTS (SELECT 1 FROM message "
         "WHERE message.scope = context_value.scope AND message.context = context_value.context "

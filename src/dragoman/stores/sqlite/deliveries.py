@@ -30,7 +30,8 @@ DUE = (
 
 
 def line(columns: Any) -> WebhookCursor:
-    """The line of the columns that `LINE` selects, its secrets as they are stored; Unreadable."""
+    """Return the cursor of the columns that `LINE` selects, with its secrets as stored. Raises
+    Unreadable."""
     _, id, agent, tenant, owner, task, webhook, *_ = columns
     try:
         if any(type(text) is not str for text in (id, agent, tenant, owner, task, columns[11])):
@@ -41,7 +42,7 @@ def line(columns: Any) -> WebhookCursor:
 
 
 def shown(columns: Any) -> WebhookCursor:
-    """The line for an operator: one that cannot be read has no address."""
+    """Return the cursor for an operator. An unreadable one has no URL."""
     try:
         return line(columns)
     except Unreadable as error:
@@ -69,7 +70,7 @@ def _line(columns: Any, webhook: Webhook) -> WebhookCursor:
 def take(
     transaction: Transaction, agents: Collection[str], limit: int, lease: float
 ) -> list[WebhookCursor]:
-    """Take those that are due, the longest first."""
+    """Lease the webhooks that have been due for the longest time."""
     transaction.flush()
     now = time.time()
     found: list[WebhookCursor] = []
@@ -81,7 +82,7 @@ def take(
 def take_of(
     transaction: Transaction, lanes: Sequence[Lane], limit: int, lease: float
 ) -> list[WebhookCursor]:
-    """Take those that are due in these lanes, as many of each."""
+    """Lease webhooks that are due in these lanes, the same number in each."""
     transaction.flush()
     now = time.time()
     found: list[WebhookCursor] = []
@@ -103,8 +104,7 @@ def _taken(
 
 
 def _readable(transaction: Transaction, where: str, values: tuple[Any, ...]) -> list[WebhookCursor]:
-    """Lines that are due. Those that cannot be read are parked, and the next ones take their
-    places."""
+    """Return webhooks that are due. Unreadable ones are parked, and the next ones replace them."""
     while True:
         found: list[WebhookCursor] = []
         parked = False
@@ -132,7 +132,7 @@ def record(
     failed: str,
     parked: bool,
 ) -> bool:
-    """Record what came of a line that was taken; False if it is not the taker's any more."""
+    """Record the result of a delivery. Returns False if the lease was lost."""
     row = transaction.row(line.task)
     if row is None:
         return False
@@ -159,7 +159,7 @@ def record(
 
 
 def redrive(transaction: Transaction, task: str, webhook: str) -> int:
-    """Let parked lines go on."""
+    """Resume parked webhooks."""
     found = transaction.db.execute(
         "UPDATE line SET parked = 0, attempts = 0, due = 0 WHERE parked = 1 "
         "AND (? = '' OR task = (SELECT key FROM task WHERE id = ?)) "

@@ -1,4 +1,4 @@
-"""Connections to the file, and what its errors mean."""
+"""Connections to the file, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from dragoman.model.errors import Unavailable
 
 OLDEST = (3, 37, 0)
 BUSY = 10.0
-"""How long to wait for another process that has the file."""
+"""How long to wait for another process that has locked the file."""
 
 
 class Cursor(Protocol):
-    """What is used of a cursor."""
+    """The used part of a cursor."""
 
     def fetchone(self) -> Any:
-        """The next row, or None."""
+        """Return the next row, or None."""
 
     def fetchall(self) -> list[Any]:
-        """All further rows."""
+        """Return all remaining rows."""
 
     def __iter__(self) -> Any: ...
 
 
 class Connection(Protocol):
-    """What is used of a connection: little, so that another driver can stand in."""
+    """The used part of a connection: little, so that another driver can replace it."""
 
     def execute(self, sql: str, parameters: Any = ..., /) -> Cursor:
         """Run one statement."""
@@ -38,7 +38,7 @@ class Connection(Protocol):
         """Run one statement many times."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
 
     @property
     def in_transaction(self) -> bool:
@@ -46,7 +46,7 @@ class Connection(Protocol):
 
 
 class Driver(Struct, frozen=True):
-    """A library that opens SQLite files, and the root of its errors."""
+    """A library that opens SQLite files, and the base class of its errors."""
 
     connect: Callable[[Path], Connection]
     error: type[Exception]
@@ -64,12 +64,12 @@ def _connect(path: Path) -> Connection:
 
 
 STANDARD = Driver(_connect, sqlite3.Error)
-"""What Python brings."""
+"""The library of Python."""
 
 
 def fetch(db: Any, sql: str, values: Any = ()) -> list[Any]:
-    """All rows of a statement. A text that is not UTF-8 is given as its bytes: it is for those who
-    need that row, and the others are read."""
+    """Return all rows of a statement. A text that is not UTF-8 is returned as bytes, so that the
+    other rows stay readable."""
     try:
         found: list[Any] = db.execute(sql, values).fetchall()
     except Exception as error:
@@ -91,7 +91,7 @@ def _text(data: bytes) -> str | bytes:
 
 
 def prepare(db: Connection, *, synchronous: str, query_only: bool = False) -> Connection:
-    """Set a connection up."""
+    """Configure a connection."""
     db.execute("PRAGMA journal_mode = WAL").fetchone()
     db.execute(f"PRAGMA synchronous = {synchronous}")
     db.execute("PRAGMA cache_size = -16000")
@@ -117,7 +117,7 @@ _WORDS = (
 
 
 def unavailable(error: BaseException) -> Unavailable:
-    """What a caller is told of a driver's error."""
+    """Convert a driver's error to the error that callers see."""
     text = str(error)
     reason = next((words for mark, words in _WORDS if mark in text), text)
     return Unavailable(f"The store is not available: {reason}", headers={"retry-after": "5"})

@@ -1,4 +1,4 @@
-"""Checks of a SQLite file: as a database, and as a store."""
+"""Checks a SQLite file, as a database and as a store."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from dragoman.stores.sqlite.transaction import FOUND, SqliteHead, named
 from dragoman.stores.store import Unreadable
 
 SHOWN = 100
-"""The most problems that SQLite names."""
+"""The maximum number of problems that SQLite reports."""
 
 
 def audit(db: sqlite3.Connection, progress: Progress) -> Iterator[str]:
-    """Every problem, by name. Beside a running server it sees one state after the other, never
-    half of a change."""
+    """Yield every problem, with its place. While a server writes, it sees one state after the
+    other, never half of a change."""
     try:
         yield from _pages(db, progress)
         yield from _about(db)
@@ -66,7 +66,7 @@ def _pages(db: sqlite3.Connection, progress: Progress) -> Iterator[str]:
 
 
 def _logs(db: sqlite3.Connection, progress: Progress) -> Iterator[str]:
-    """Every log is whole, and says what its head says."""
+    """Check that every log is complete and agrees with its head."""
     (total,) = db.execute("SELECT count(*) FROM task").fetchone()
     key = done = 0
     while True:
@@ -87,7 +87,7 @@ def _logs(db: sqlite3.Connection, progress: Progress) -> Iterator[str]:
 
 
 def _strays(db: sqlite3.Connection, key: int, until: int) -> Iterator[str]:
-    """Entries between the logs of two tasks that follow each other."""
+    """Find entries between the logs of two neighbouring tasks."""
     (number, place) = db.execute(
         "SELECT count(*), min(place) FROM entry WHERE place >= ? AND place <= ?",
         ((key + 1) << BITS if key else -(1 << 63), until << BITS),
@@ -184,7 +184,7 @@ _HANGING = (
 
 
 def _hanging(db: sqlite3.Connection) -> Iterator[str]:
-    """What hangs on a task has one."""
+    """Check that everything that belongs to a task has one."""
     for sql, words in _HANGING:
         for found in fetch(db, sql):
             yield words.format(
@@ -193,7 +193,7 @@ def _hanging(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def _counts(db: sqlite3.Connection) -> Iterator[str]:
-    """The counts that lists tell are those of the tasks."""
+    """Check that the counts for listings are those of the tasks."""
     for agent, state, said, number in fetch(
         db,
         "WITH real AS (SELECT scope, state, count(*) AS number FROM task WHERE born = 1 "
@@ -207,7 +207,7 @@ def _counts(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def _values(db: sqlite3.Connection) -> Iterator[str]:
-    """The values of contexts can be read."""
+    """Check that the values of contexts are readable."""
     row = 0
     while found := fetch(
         db,

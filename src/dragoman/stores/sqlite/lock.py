@@ -1,4 +1,4 @@
-"""One server for one file: a lock that ends with the process that has it."""
+"""Lets only one server use a file: a lock that ends with the process that holds it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from dragoman.stores.sqlite.schema import Unusable
 
 
 class Lock:
-    """A lock file beside the database. It stays when the lock is let go: only the lock counts."""
+    """A lock file beside the database. The file stays when the lock is released; only the lock
+    counts."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_name(path.name + "-lock")
         self._file = -1
 
     def mark(self) -> None:
-        """Make the file: it tells a store from the copies of it."""
+        """Create the lock file. It distinguishes a store from its copies."""
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def take(self) -> None:
-        """Take it; Unusable names the process that has it."""
+        """Take the lock. Raises Unusable, which names the process that holds it."""
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -39,7 +40,7 @@ class Lock:
         os.write(self._file, b"%d\n" % os.getpid())
 
     def try_lock(self) -> bool:
-        """Whether the lock is ours now."""
+        """Whether this process holds the lock."""
         try:
             if sys.platform == "win32":
                 import msvcrt
@@ -55,7 +56,7 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

@@ -21,8 +21,8 @@ from dragoman.stores.store import (
     PAGE_BYTES,
     Census,
     Head,
+    Owner,
     Page,
-    Party,
     Place,
     Query,
     Unreadable,
@@ -35,14 +35,14 @@ from dragoman.stores.unreadable_rows import ASIDE, DECODING, UnreadableRows
 
 
 class Queries:
-    """A reader's connection. Not to be used by two threads at once."""
+    """The connection of a reader. Two threads must not use it at the same time."""
 
     def __init__(self, db: Connection, damage: UnreadableRows | None = None) -> None:
         self.db = db
         self.damage = damage or UnreadableRows()
 
     def row(self, task: str, scope: Scope | None = None) -> SqliteHead | None:
-        """The row of this id, of whomever; or that of this scope. Unreadable."""
+        """Return the row of this task, of any scope or of the given one. Raises Unreadable."""
         if scope is None:
             found = fetch(self.db, f"{FOUND} WHERE task.id = ?", (task,))
         else:
@@ -59,20 +59,20 @@ class Queries:
     def read(
         self, task: str, key: int, after: int, limit: int, *, private: bool = False
     ) -> Sequence[Entry]:
-        """Entries after a place; Unreadable."""
+        """Return the entries after a number. Raises Unreadable."""
         try:
             return entries(self.db, key, after, limit, private=private)
         except DECODING as error:
             raise self._unreadable("log", task, error) from None
 
     def _unreadable(self, kind: str, task: str, why: object) -> Unreadable:
-        """What is to be raised; it is logged and counted."""
+        """Log and count the problem, and return the error to raise."""
         error = Unreadable(kind, task, why)
         self.damage.found(error)
         return error
 
     def load(self, task: str, scope: Scope | None = None) -> Folded | None:
-        """The task of this id, folded."""
+        """Return the folded task of this id."""
         self.db.execute("BEGIN")
         try:
             row = self.row(task, scope)
@@ -81,7 +81,7 @@ class Queries:
             self.db.execute("COMMIT")
 
     def small(self, task: str, scope: Scope) -> Folded | SqliteHead | None:
-        """The same if that is quickly done, else only the row."""
+        """The same if that takes little time, otherwise only the row."""
         self.db.execute("BEGIN")
         try:
             row = self.row(task, scope)
@@ -118,7 +118,8 @@ class Queries:
         return Folded(task, row.head(), key=row.key, snapshot=size, tail=tail, broken=broken)
 
     def _snapshot(self, row: SqliteHead, number: int, data: bytes) -> Task | None:
-        """The task of a snapshot; None if it cannot be used: the log says the same."""
+        """Return the task of a snapshot; None if it is unusable, because the log has the same
+        content."""
         try:
             return snapshot(data, row.id, number, row.last)
         except Outdated:
@@ -129,7 +130,7 @@ class Queries:
             return None
 
     def page(self, scope: Scope, query: Query) -> Page:
-        """A page of tasks, folded."""
+        """Return a page of folded tasks."""
         db = self.db
         db.execute("BEGIN")
         try:
@@ -169,8 +170,8 @@ class Queries:
             db.execute("COMMIT")
 
     def _task(self, id: str, artifacts: bool) -> tuple[Task | None, int]:
-        """The task, and how many bytes were read for it; None if it cannot be read, so that the
-        others are listed."""
+        """Return the task and how many bytes were read for it; None if it is unreadable, so that
+        the others are listed."""
         row = None
         try:
             if row := self.row(id):
@@ -181,7 +182,8 @@ class Queries:
         return None, row.size if row else 0
 
     def _total(self, scope: int, query: Query, where: str, values: tuple[Any, ...]) -> int:
-        """Counted while writing; a context or a time makes it a count of index entries."""
+        """The number is counted while writing. With a context or a time, it is a count of index
+        entries."""
         if query.context or query.since:
             sql = f"SELECT count(*) FROM task WHERE {where}"
         elif query.state is not None:
@@ -194,7 +196,7 @@ class Queries:
     def messages(
         self, scope: Scope, context: str, before: Place, limit: int, task: str
     ) -> list[Place]:
-        """The messages of a context before one, the latest first."""
+        """Return the messages of a context before one, latest first."""
         found = fetch(
             self.db,
             "SELECT task.id, message.number, message.at FROM scope "
@@ -211,7 +213,7 @@ class Queries:
         return [Place(*columns) for columns in found if isinstance(columns[0], str)]
 
     def tally(self, scope: Scope) -> dict[TaskState, int]:
-        """How many born tasks there are in each state."""
+        """Count the tasks that have begun, by state."""
         found = self.db.execute(
             "SELECT state, number FROM tally JOIN scope ON scope.key = tally.scope "
             "WHERE agent = ? AND tenant = ? AND owner = ?",
@@ -220,7 +222,8 @@ class Queries:
         return counts(found.fetchall(), self.damage)
 
     def owner(self, scope: Scope, task: str) -> str | None:
-        """Whose task this is. Strangers need not notice that it cannot be read."""
+        """Return the owner of the task. Other callers must not notice that its head is
+        unreadable."""
         found = fetch(
             self.db,
             "SELECT scope.owner FROM task JOIN scope ON scope.key = task.scope "
@@ -230,7 +233,7 @@ class Queries:
         return found[0][0] if found and isinstance(found[0][0], str) else None
 
     def census(self, agents: Collection[str]) -> dict[str, Census]:
-        """What there is of each of these agents."""
+        """Return the numbers of each of these agents."""
         self.db.execute("BEGIN")
         try:
             return {agent: self._count(agent) for agent in agents}
@@ -246,8 +249,8 @@ class Queries:
         ).fetchall()
         queue = "FROM task WHERE agent = ? AND ready NOTNULL"
         ready, oldest = db.execute(f"SELECT count(*), min(key) {queue}", (agent,)).fetchone()
-        # the first in order of age may have a new message, and the next one may be a new task;
-        # one that cannot be read is set aside by whoever claims it
+        # The first in order of age may have a new message, and the next one may be a new task. The
+        # claim sets an unreadable one aside.
         waiting = fetch(
             db,
             f"SELECT key, inbox FROM task WHERE key = ? OR key IN (SELECT key {queue} "
@@ -280,7 +283,7 @@ class Queries:
         )
 
     def moved(self, places: Mapping[str, int]) -> Collection[str]:
-        """Those whose version is another, or that are gone."""
+        """Return those with another version, and those that are gone."""
         found = dict(
             self.db.execute(
                 "SELECT id, version FROM task WHERE id IN (SELECT value FROM json_each(?))",
@@ -292,7 +295,8 @@ class Queries:
     def expired(
         self, agents: Collection[str], limit: int
     ) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
-        """Rows whose lease, or grace, has run out; and those of them that cannot be read."""
+        """Return rows whose lease or grace period has expired, and the unreadable ones among
+        them."""
         now = time.monotonic()
         return self._heads(
             "task.agent IN (SELECT value FROM json_each(?1)) AND task.key IN ("
@@ -306,7 +310,7 @@ class Queries:
         )
 
     def due_tasks(self, agents: Collection[str], limit: int) -> list[str]:
-        """The tasks whose time has come."""
+        """Return the tasks whose time has come."""
         found = fetch(
             self.db,
             "SELECT id FROM task WHERE due > 0 AND due <= ? AND holder = '' "
@@ -316,7 +320,7 @@ class Queries:
         return [id for (id,) in found if isinstance(id, str)]
 
     def private(self, task: str, scope: Scope) -> list[Entry]:
-        """The private entries of a log; Unreadable, UnknownEntry."""
+        """Return the private entries of a log. Raises Unreadable or UnknownEntry."""
         if (row := self.row(task, scope)) is None:
             return []
         base = row.key << BITS
@@ -332,7 +336,7 @@ class Queries:
             raise self._unreadable("log", task, error) from None
 
     def held(self, worker: str) -> Sequence[Head]:
-        """Rows that a worker has claimed, as far as they can be read."""
+        """Return the readable rows that a worker has claimed."""
         return self._heads("task.lease > 0 AND task.holder = ?", (worker,))[0]
 
     def _heads(
@@ -341,7 +345,8 @@ class Queries:
         return heads(SqliteHead, fetch(self.db, f"{FOUND} WHERE {where}", values))
 
     def webhooks(self, row: SqliteHead) -> list[Webhook]:
-        """The webhooks of a task, in order of id, their secrets as they are stored; Unreadable."""
+        """Return the webhooks of a task, ordered by id, with their secrets as stored. Raises
+        Unreadable."""
         found = fetch(
             self.db, "SELECT webhook, id FROM line WHERE task = ? ORDER BY id", (row.key,)
         )
@@ -351,7 +356,7 @@ class Queries:
             raise self._unreadable("webhook", row.id, error) from None
 
     def due(self, agents: Collection[str]) -> bool:
-        """Whether any line is due."""
+        """Whether any webhook is due."""
         found = self.db.execute(
             "SELECT 1 FROM line WHERE behind = 1 AND parked = 0 AND due <= ? "
             "AND agent IN (SELECT value FROM json_each(?)) LIMIT 1",
@@ -359,8 +364,8 @@ class Queries:
         )
         return found.fetchone() is not None
 
-    def passed(self, agent: str, passing: Collection[Party]) -> set[int]:
-        """The lanes of these owners."""
+    def passed(self, agent: str, passing: Collection[Owner]) -> set[int]:
+        """Return the lanes of these owners."""
         found = (
             self.db.execute(
                 "SELECT key FROM scope WHERE agent = ? AND tenant = ? AND owner = ?", (agent, *one)
@@ -370,7 +375,7 @@ class Queries:
         return {row[0] for row in found if row is not None}
 
     def walk(self, agent: str, after: int, limit: int) -> list[tuple[int, bool]]:
-        """The lanes of an agent from a place on, and whether a line of each is due."""
+        """Return the lanes of an agent after a position, and whether a webhook in each is due."""
         found: list[tuple[int, bool]] = []
         now = time.time()
         while len(found) < limit:
@@ -385,8 +390,8 @@ class Queries:
             found.append((after, row[1] <= now))
         return found
 
-    def lines(self, limit: int, parked: bool | None) -> list[WebhookCursor]:
-        """Lines with something to deliver."""
+    def undelivered(self, limit: int, parked: bool | None) -> list[WebhookCursor]:
+        """Return webhooks with undelivered events."""
         which = {None: "", True: " AND line.parked = 1", False: " AND line.parked = 0"}[parked]
         found = fetch(
             self.db, f"{LINE} WHERE line.behind = 1{which} ORDER BY line.due LIMIT ?", (limit,)
@@ -395,12 +400,13 @@ class Queries:
 
 
 def _place(changed: str | bytes, id: str | bytes) -> tuple[str, str]:
-    """A place in a list, as a cursor."""
+    """Return a position in a listing as a cursor."""
     return _before(changed), _before(id)
 
 
 def _before(text: str | bytes) -> str:
-    """A text; for one that is not UTF-8, a smaller one, so that the list goes on past it."""
+    """Return a text; for one that is not UTF-8 a smaller one, so that the listing continues after
+    it."""
     if isinstance(text, str):
         return text
     try:

@@ -1,4 +1,4 @@
-"""The tables, and the way from one version of them to the next."""
+"""The tables, and the migrations from one version to the next."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dragoman.stores.codec import RECEIVED, accepted_at
 from dragoman.stores.sqlite.driver import Connection, fetch
 
 APPLICATION = 0x64726167
-"""What `PRAGMA application_id` says of a file that is ours."""
+"""The `PRAGMA application_id` of a store."""
 
 BITS = 24
-"""An entry's place is its task's key, shifted by these, plus its number: neighbours in a log are
-neighbours on disk, and reading on from a place is one range of one tree."""
+"""The position of an entry is its task's key, shifted by this many bits, plus its number. So
+neighbours in a log are neighbours on disk, and reading on is one range of one tree."""
 
 ADD_MESSAGE = "INSERT INTO message (task, number, scope, context, at) VALUES (?, ?, ?, ?, ?)"
 
@@ -120,12 +120,12 @@ CREATE TABLE about (
 INSERT INTO about (id) VALUES (lower(hex(randomblob(16))));
 """
 
-# For the highest rank of an owner, and the owners of whom something waits.
+# For the highest rank of an owner, and for the owners with something waiting.
 _WAITING = """
 CREATE INDEX task_waiting ON task (agent, scope, ready) WHERE ready IS NOT NULL;
 """
 
-# For the owners of whom something is due.
+# For the owners with something due.
 _LANES = """
 ALTER TABLE line ADD COLUMN lane INTEGER NOT NULL DEFAULT 0;
 
@@ -134,7 +134,7 @@ UPDATE line SET lane = coalesce((SELECT scope FROM task WHERE key = line.task), 
 CREATE INDEX line_lane ON line (agent, lane, due) WHERE behind = 1 AND parked = 0;
 """
 
-# For handlers that are suspended, and tasks that are to be canceled without a worker.
+# For suspended handlers, and for tasks without a worker that are to be canceled.
 _SUSPENDED = """
 ALTER TABLE task ADD COLUMN due REAL;
 ALTER TABLE task ADD COLUMN deadline REAL;
@@ -146,8 +146,8 @@ CREATE INDEX task_canceling ON task (cancel_at)
   WHERE cancel_at > 0 AND holder = '' AND ended IS NULL;
 """
 
-# For conversations: the messages of a context in the order in which they were accepted. Direct
-# replies are kept as long as tasks, so that they need no index of their own.
+# For conversations: the messages of a context in the order of their acceptance. Direct replies are
+# kept as long as tasks, so they need no index of their own.
 _MESSAGES = """
 CREATE TABLE message (
   task INTEGER NOT NULL,
@@ -162,7 +162,7 @@ CREATE INDEX message_context ON message (scope, context, at, task, number);
 DROP INDEX task_replied;
 """
 
-# What handlers save for a context. Bodies are large, so that they do not stand in the index.
+# What handlers save for a context. Bodies are large, so the index does not contain them.
 _CONTEXT_VALUES = """
 CREATE TABLE context_value (
   scope INTEGER NOT NULL,
@@ -183,11 +183,12 @@ VERSION = len(MIGRATIONS)
 
 
 class Unusable(Unavailable):
-    """The file cannot be used by this program; the message says why."""
+    """This program cannot use the file. The message gives the reason."""
 
 
 def version(db: Connection) -> int:
-    """The version of the file's tables, 0 if it is new; Unusable if they are not ours."""
+    """Return the version of the file's tables, 0 if it is new. Raises Unusable if the file belongs
+    to another program."""
     (found,) = db.execute("PRAGMA user_version").fetchone()
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -202,7 +203,7 @@ def version(db: Connection) -> int:
 
 
 def identity(db: Connection) -> str:
-    """The id of the store; Unusable if the file does not say it."""
+    """Return the id of the store. Raises Unusable if the file has none."""
     found = fetch(db, "SELECT id FROM about")
     if len(found) != 1 or not isinstance(found[0][0], str) or not found[0][0]:
         raise Unusable(
@@ -213,13 +214,13 @@ def identity(db: Connection) -> str:
 
 
 def migrate(db: Connection) -> int:
-    """Bring the tables to the present version; from which one they came."""
+    """Update the tables to the present version. Returns the old one."""
     before = version(db)
     if before == VERSION:
         return before
     db.execute("BEGIN IMMEDIATE")
     try:
-        before = version(db)  # another process may have been quicker
+        before = version(db)  # another process may have done it meanwhile
         for script in MIGRATIONS[before:]:
             for statement in script.split(";"):
                 if statement.strip():
@@ -238,7 +239,7 @@ def migrate(db: Connection) -> int:
 
 
 def _index_messages(db: Connection) -> None:
-    """Note the messages that were there before their table."""
+    """Add the messages that are older than their table."""
     key = -1
     while tasks := fetch(
         db, "SELECT key, scope, context FROM task WHERE key > ? ORDER BY key LIMIT 1000", (key,)
@@ -254,13 +255,13 @@ def _index_messages(db: Connection) -> None:
                 for number, body in found.fetchall()
                 if (at := accepted_at(body))
             ]
-            if isinstance(context, str):  # `dragoman db check` tells of one that is not UTF-8
+            if isinstance(context, str):  # `dragoman db check` reports one that is not UTF-8
                 db.executemany(ADD_MESSAGE, noted)
 
 
 def _shorten(db: Connection) -> None:
-    """Know owners by their digests that are longer than other stores can bear."""
+    """Store owners by their digest if they are too long for other stores."""
     found = "SELECT key, owner FROM scope WHERE length(CAST(owner AS BLOB)) > ?"
     for key, owner in fetch(db, found, (INDEXED,)):
-        if isinstance(owner, str):  # `dragoman db check` tells of one that is not UTF-8
+        if isinstance(owner, str):  # `dragoman db check` reports one that is not UTF-8
             db.execute("UPDATE scope SET owner = ? WHERE key = ?", (owner_key(owner), key))

@@ -1,4 +1,4 @@
-"""One transaction on a SQLite file: head rows that change together and are written together."""
+"""One transaction on a SQLite file: head rows that are changed and written together."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from dragoman.model.caller import Scope, long
 from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry, Event, Received
 from dragoman.stores.cache import Commit
-from dragoman.stores.claim_order import RANKED, Ranks, Waiting, fair, owners
+from dragoman.stores.claim_order import RANKED, QueueRanks, Ranks, fair, owners
 from dragoman.stores.codec import ARTIFACT, PRIVATE, RECEIVED, body, encode, entry
 from dragoman.stores.export_format import veiled
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.sqlite import context_values
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
-from dragoman.stores.store import LARGE, PROBE, Draft, Party, Receipt, Unreadable, Webhook, party
+from dragoman.stores.store import LARGE, PROBE, Draft, Owner, Receipt, Unreadable, Webhook, owner_of
 from dragoman.stores.unreadable_rows import ASIDE, DECODING, PAUSE, UnreadableRows
 
 HANGING = ("snapshot", "receipt", "line", "message")
 """The tables whose rows belong to a task."""
 KEPT = 4096
-"""The most rows and scopes that are remembered between commits."""
+"""The maximum number of rows and scopes that are cached between commits."""
 
 _CHANGING = SqlHead.CHANGING
 COLUMNS = ("key", "id", "scope", "agent", "context", *_CHANGING)
@@ -34,11 +34,12 @@ _SELECTED = ", ".join(
 )
 FOUND = f"SELECT {_SELECTED} FROM task JOIN scope ON scope.key = task.scope"
 MINE = "WHERE task.id = ? AND scope.agent = ? AND scope.tenant = ? AND scope.owner = ?"
-"""A task of a scope. That of another is not even read: it costs what none would."""
+"""Selects a task of a scope. The row of another scope is not read, so it costs as much as no
+row."""
 INSERT = f"INSERT INTO task ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-"""All columns. (An ordinary new row has nothing in those of `SUSPENDED`.)"""
+"""Writes all columns. (An ordinary new row has nothing in those of `SUSPENDED`.)"""
 _OPTIONAL = ("canceled", "ready", "ended")
-"""The usual columns that may be NULL: they are given an empty text instead, see `SqliteHead`."""
+"""The usual columns that may be NULL. They get an empty text instead, see `SqliteHead`."""
 _USUAL = {
     name: "nullif(?, '')" if name in _OPTIONAL else "?"
     for name in (*COLUMNS[: -len(_CHANGING)], *SqlHead.USUAL)
@@ -55,13 +56,13 @@ _plain: Any = {None: "", True: 1, False: 0}.get
 class SqliteHead(SqlHead):
     """A row of the file.
 
-    `sqlite3` takes numbers, texts and bytearrays as they are. For each None, boolean or bytes it
-    looks for an adapter, which costs more than to write a row; so it is given none of them.
+    `sqlite3` takes numbers, texts and bytearrays as they are. For None, booleans and bytes it
+    searches an adapter, which takes longer than writing a row. So it gets none of them.
     """
 
     __slots__ = ("unusual",)
     unusual: bool
-    """Its columns of `SUSPENDED` have values in the file."""
+    """Whether its columns of `SUSPENDED` have values in the file."""
 
     def _clear(self) -> None:
         super()._clear()
@@ -82,15 +83,15 @@ class SqliteHead(SqlHead):
 
 
 def named(task: object) -> str:
-    """An id as people are told it, though it may not be UTF-8."""
+    """Return an id in a form that can be shown, even if it is not UTF-8."""
     return task if isinstance(task, str) else repr(task)
 
 
 def entries(
     db: Connection, key: int, after: int, limit: int, *, private: bool = False
 ) -> list[Entry]:
-    """The entries of a log after a place: at most so many, and no more once they are LARGE. The
-    content of private ones only if asked for."""
+    """Return the entries of a log after a number, until there are enough or they reach LARGE. The
+    content of private entries is returned only if requested."""
     body = "body" if private else f"CASE WHEN kind < {PRIVATE} THEN body ELSE x'' END"
     base = key << BITS
     found = []
@@ -110,7 +111,8 @@ def entries(
 def events(
     db: Connection, key: int, after: int, *, artifacts: bool = True
 ) -> Iterator[tuple[int, Event]]:
-    """The events of a log after a place, and their sizes; without artifacts if so asked."""
+    """Return the events of a log after a number, and their sizes; without artifacts if
+    requested."""
     base = key << BITS
     for turn, kind, data in db.execute(
         "SELECT turn, kind, body FROM entry WHERE place > ? AND place < ? AND kind <> ? "
@@ -121,7 +123,7 @@ def events(
 
 
 class Old(NamedTuple):
-    """What has to be known of a task to forget it."""
+    """What is needed to delete a task."""
 
     key: int
     id: str
@@ -134,7 +136,8 @@ OLD = ", ".join(f"task.{name}" for name in Old._fields)
 
 
 class Transaction:
-    """One transaction after the other. Work finds rows, changes them and touches them."""
+    """Runs one transaction after the other. A job finds rows, changes them and marks them as
+    changed."""
 
     def __init__(
         self, db: Connection, *, max_task_bytes: int, damage: UnreadableRows | None = None
@@ -155,19 +158,19 @@ class Transaction:
         self._messages: list[tuple[int, int, int, str, str]] = []
         self._ranks = Ranks()
         self._empty: set[str] = set()
-        """Agents for whom nothing waits that has a rank."""
-        self._queues: dict[str, Waiting] = {}
-        """What this transaction knows of the others."""
+        """Agents without waiting rows that have a rank."""
+        self._queues: dict[str, QueueRanks] = {}
+        """What this transaction knows about the other agents."""
         self._after = 0
-        """Where the look for owners who are not passed over goes on."""
+        """Where the search for owners that are not skipped continues."""
 
     # -- the transaction
 
     def begin(self) -> bool:
-        """Begin one; what another process changed meanwhile is not remembered any more. Whether
-        one did."""
+        """Start a transaction. Returns whether another process has changed the file; then the cache
+        is cleared."""
         db = self.db
-        if db.in_transaction:  # the last one could not even be rolled back
+        if db.in_transaction:  # not even the rollback of the last one succeeded
             db.execute("ROLLBACK")
         db.execute("BEGIN IMMEDIATE")
         (version,) = db.execute("PRAGMA data_version").fetchone()
@@ -176,14 +179,14 @@ class Transaction:
             self._forget()
             self._sound = False
             (key,) = db.execute("SELECT coalesce(max(key), 0) FROM task").fetchone()
-            # a key is never given twice: readers may remember whose it was
+            # a key is used only once, because readers may have its owner in their cache
             self._key = max(self._key, key)
             self._version, self._sound = version, True
         self._queues.clear()
         return foreign
 
     def commit(self) -> list[Commit]:
-        """Write what was touched, wait for the disk, and tell what there is now."""
+        """Write the changed rows, wait for the disk, and publish the new state."""
         self.flush()
         self.db.execute("COMMIT")
         commits: list[Commit] = []
@@ -198,8 +201,8 @@ class Transaction:
         return commits
 
     def rollback(self) -> None:
-        """Nothing of it has happened."""
-        self._forget()  # first: even if it cannot be rolled back now, it will not be committed
+        """Undo the transaction."""
+        self._forget()  # first, so that nothing is committed even if the rollback fails now
         self._sound = False
         if self.db.in_transaction:
             self.db.execute("ROLLBACK")
@@ -218,7 +221,7 @@ class Transaction:
     # -- rows
 
     def scope(self, scope: Scope) -> int:
-        """The key of a scope, which is made when it is new."""
+        """Return the key of a scope. Creates it if the scope is new."""
         known = self._scopes.get(scope)
         if known is None:
             names = (scope.agent, scope.tenant, scope.owner)
@@ -233,13 +236,13 @@ class Transaction:
         return known
 
     def add(self, scope: Scope, draft: Draft) -> SqliteHead:
-        """A new row."""
+        """Create a row."""
         row = self._rows[draft.task] = SqliteHead(scope, draft)
         return row
 
     @property
     def now(self) -> float:
-        """Leases count by the machine's monotonic clock."""
+        """The time of the leases: the machine's monotonic clock."""
         return time.monotonic()
 
     @property
@@ -248,7 +251,7 @@ class Transaction:
         return time.time()
 
     def row(self, task: str) -> SqliteHead | None:
-        """The row of this id; Unreadable."""
+        """Return the row of this task. Raises Unreadable."""
         row = self._rows.get(task)
         if row is None:
             found = list(self.rows("WHERE id = ?", (task,)))
@@ -256,7 +259,7 @@ class Transaction:
         return row
 
     def claimed(self, task: str) -> SqliteHead | None:
-        """The row of a claim. One that cannot be read any more is set aside, and the claim is
+        """Return the row of a claim. If it has become unreadable, it is set aside and the claim is
         lost."""
         try:
             return self.row(task)
@@ -265,7 +268,8 @@ class Transaction:
             return None
 
     def rows(self, where: str, values: Iterable[Any]) -> Iterator[SqliteHead]:
-        """Rows that are stored; those in use as they are now. Unreadable."""
+        """Return stored rows; rows that are in use, with their present values. Raises
+        Unreadable."""
         for columns in fetch(self.db, f"{FOUND} {where}", tuple(values)):
             row = self._rows.get(columns[1])
             if row is None:
@@ -273,7 +277,7 @@ class Transaction:
             yield row
 
     def set_aside(self, task: str | int, error: Unreadable) -> None:
-        """Take a task whose head cannot be read, by its id or its key, out of everybody's way."""
+        """Set a task with an unreadable head aside, by its id or its key."""
         self.flush()
         which = "key" if isinstance(task, int) else "id"
         self.db.execute(
@@ -286,13 +290,13 @@ class Transaction:
         self.damage.found(error, "the task is set aside")
 
     def ready(self, agent: str, limit: int) -> list[SqliteHead]:
-        """Rows of an agent that wait for a worker, those with the lowest rank first."""
+        """Return rows of an agent that wait for a worker, lowest rank first."""
         fresh = self._fresh(agent)
         if agent in self._empty and len(fresh) <= limit:
             return fresh
         for row in fresh:
             self._offer(row)
-        # One row more for each that this transaction has taken already.
+        # One row more for each row that this transaction has claimed.
         where = "WHERE task.agent = ? AND task.ready NOTNULL ORDER BY task.ready, task.key LIMIT ?"
         stored = self._readable(where, (agent, limit + len(self._touched)))
         known = {row.id: row for row in stored if row.ready}
@@ -301,10 +305,10 @@ class Transaction:
             return sorted(known.values(), key=_order)[:limit]
         return list(known.values())[:limit]
 
-    def others(self, agent: str, limit: int, passing: Collection[Party]) -> list[SqliteHead]:
-        """The same, without those of these owners. However many of theirs wait, they are not
-        read: it goes from owner to owner."""
-        fresh = [row for row in self._fresh(agent) if party(row.scope) not in passing]
+    def others(self, agent: str, limit: int, passing: Collection[Owner]) -> list[SqliteHead]:
+        """The same, without the rows of these owners. However many of them wait, they are not read:
+        the search goes from owner to owner."""
+        fresh = [row for row in self._fresh(agent) if owner_of(row.scope) not in passing]
         if agent in self._empty and len(fresh) <= limit:
             return fresh
         self.flush()
@@ -324,24 +328,24 @@ class Transaction:
             more = len(keys) == window
             if len(found) >= limit or not (more or began):
                 break
-            if not more:  # from the beginning to where it began
+            if not more:  # from the beginning to the start of the search
                 began = 0
             after = keys[-1] if more else 0
         self._after = keys[-1] if more else 0
         return sorted(dict.fromkeys(found), key=_order)[:limit]
 
     def taken(self, agent: str) -> None:
-        """Nothing of this agent's waits any more."""
+        """Note that nothing of this agent waits."""
         self._empty.add(agent)
         self._queues.pop(agent, None)
 
     def _fresh(self, agent: str) -> list[SqliteHead]:
-        """Rows that wait since this transaction began, owners in turn."""
+        """Return rows that have become ready since this transaction began. Owners take turns."""
         rows = [row for row in self._touched.values() if row.ready and row.scope.agent == agent]
         return rows if len(rows) < 2 else fair(rows)
 
     def _owners(self, agent: str, after: int, limit: int) -> list[int]:
-        """The keys of scopes of which something waits."""
+        """Return the keys of scopes with waiting rows."""
         found: list[int] = []
         while len(found) < limit:
             next_ = self.db.execute(
@@ -354,8 +358,8 @@ class Transaction:
             found += next_
         return found
 
-    def _scope(self, agent: str, owner: Party) -> int | None:
-        """The key of a scope that may not be there."""
+    def _scope(self, agent: str, owner: Owner) -> int | None:
+        """Return the key of a scope, which may not exist."""
         scope = Scope(agent, *owner)
         if (known := self._scopes.get(scope)) is None:
             known = self.db.execute(
@@ -365,13 +369,13 @@ class Transaction:
         return known
 
     def _offer(self, row: SqliteHead) -> None:
-        """Give a row that waits its rank."""
+        """Give a waiting row its rank."""
         if row.offered is not None:
             return
         agent = row.scope.agent
         queue = self._queues.get(agent)
         if queue is None:
-            queue = self._queues[agent] = Waiting()
+            queue = self._queues[agent] = QueueRanks()
             if agent in self._empty:
                 self._empty.discard(agent)
             else:
@@ -382,7 +386,7 @@ class Transaction:
         row.offered = queue.add(self._ranks, row.scope)
 
     def _probe(self, where: str, values: tuple[Any, ...], order: str) -> int | None:
-        """One end of the ranks that are given."""
+        """Return the lowest or the highest rank."""
         found = self.db.execute(
             f"SELECT ready FROM task WHERE {where} AND {RANKED} ORDER BY ready {order} LIMIT 1",
             values,
@@ -390,8 +394,8 @@ class Transaction:
         return found[0] if found else None
 
     def _readable(self, where: str, values: tuple[Any, ...]) -> list[SqliteHead]:
-        """Rows that are stored and ready. Those that cannot be read are set aside, and the next
-        ones take their places."""
+        """Return rows that are stored and ready. Unreadable ones are set aside, and the next ones
+        replace them."""
         while True:
             try:
                 return list(self.rows(where, values))
@@ -404,7 +408,7 @@ class Transaction:
                             self.set_aside(columns[0], error)
 
     def mine(self, scope: Scope, task: str) -> SqliteHead:
-        """A born row of this scope; TaskNotFound."""
+        """Return a row of this scope whose task has begun. Raises TaskNotFound."""
         row = self._rows.get(task)
         if row is None or row.scope != scope:
             found = list(self.rows(MINE, (task, scope.agent, scope.tenant, scope.owner)))
@@ -414,7 +418,8 @@ class Transaction:
         return row
 
     def receipt(self, scope: Scope, name: str) -> tuple[bytes, str, int] | None:
-        """The digest, the task and the number of a send that came before."""
+        """Return the digest, the task and the message number of an earlier request with this
+        key."""
         if fresh := self._receipts.get((scope, name)):
             row, digest, number = fresh
             return digest, row.id, number
@@ -422,17 +427,17 @@ class Transaction:
             "SELECT receipt.digest, task.id, receipt.number FROM receipt "
             "JOIN task ON task.key = receipt.task "
             "WHERE receipt.scope = ? AND receipt.name IN (?, ?)",
-            # one that was imported may be known by its digest only
+            # only the digest of an imported receipt may be known
             (self.scope(scope), name, veiled(name)),
         ).fetchone()
         return found
 
     def keep(self, row: SqliteHead, receipt: Receipt, number: int) -> None:
-        """Remember a send, or a cancel."""
+        """Store the receipt of a request."""
         self._receipts[row.scope, receipt.key] = (row, receipt.digest, number)
 
     def hook(self, row: SqliteHead, webhook: Webhook, cursor: int) -> None:
-        """Add a webhook, or replace it. Its secrets are encrypted already."""
+        """Add or replace a webhook. Its secrets are encrypted already."""
         row.hooked = True
         row.version += 1
         self.touch(row)
@@ -450,12 +455,13 @@ class Transaction:
                 encode(webhook),
                 cursor,
                 cursor < row.last,
-                time.time_ns(),  # after a deletion it must not meet a ticket that is still out
+                # after a deletion it must not get a ticket that a delivery still holds
+                time.time_ns(),
             ),
         )
 
     def received(self, row: SqliteHead, number: int) -> Received:
-        """The message of this number; Unreadable."""
+        """Return the message with this number. Raises Unreadable."""
         if row.mail is not None and row.mail[0] == number:
             return row.mail[1]
         self.flush()
@@ -467,8 +473,8 @@ class Transaction:
         return event
 
     def old(self, floor: float, ended: float, receipts: float, limit: int) -> list[Old]:
-        """Tasks that ended in between, with nothing to deliver and without a young receipt. Not
-        more of them is read than it takes to forget them."""
+        """Return tasks that ended between two times, with nothing to deliver and no recent receipt.
+        It reads only what the deletion needs."""
         self.flush()
         found = fetch(
             self.db,
@@ -481,18 +487,18 @@ class Transaction:
         return [Old(*columns) for columns in found]
 
     def room(self, row: SqliteHead, fresh: Iterable[Entry] = ()) -> None:
-        """Refuse what would make a task larger than one may be."""
+        """Raise LimitExceeded if a task would become too large."""
         size = row.size + sum(len(entry.wire or b"") for entry in fresh)
         if size > self.max_task_bytes:
             raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
 
     def touch(self, row: SqliteHead) -> None:
-        """This row was changed."""
+        """Mark a row as changed."""
         self._touched[row.id] = row
 
     def drop(self, row: Old, *, values: bool) -> None:
-        """Forget a task and all that hangs on it; where there are `values` of contexts, that of its
-        own, if it is the last one there."""
+        """Delete a task and everything that belongs to it; with `values` also the value of its
+        context, if this is the last task there."""
         db, key = self.db, row.key
         base = key << BITS
         if values:
@@ -602,7 +608,7 @@ class Transaction:
             yield base + item.number, item.turn, kind, bytearray(data)
 
     def _views(self, row: SqliteHead) -> None:
-        """What is derived from the row: its rank, its end, its count."""
+        """Update what is derived from the row: its rank, its end, its count."""
         if not row.ready:
             row.offered = None
         else:
@@ -622,5 +628,5 @@ class Transaction:
 
 
 def _order(row: SqliteHead) -> tuple[float, int]:
-    """By rank; a new row, which has no key yet, is the last of its rank."""
+    """The order by rank. A new row, which has no key yet, is the last of its rank."""
     return row.offered or 0, row.key or 1 << 62

@@ -32,9 +32,9 @@ from dragoman.stores.unreadable_rows import ASIDE, DECODING
 def tasks(
     db: Connection, broken: Callable[[str], None], *, agent: str = "", since: str = ""
 ) -> Iterator[ExportedTask]:
-    """All tasks in the order in which they came, each from one state of the file, which is held
-    no longer than that: a server's write-ahead log need not grow. Those that cannot be read are
-    told, and left out."""
+    """Yield all tasks in the order of their creation, each from one state of the file. That state
+    is held only for one task, so that a server's write-ahead log can shrink. Unreadable tasks are
+    reported and skipped."""
     key = 0
     while True:
         db.execute("BEGIN")
@@ -60,7 +60,7 @@ def tasks(
 
 
 def take(db: Connection, row: SqliteHead) -> ExportedTask:
-    """A task of the file. Broken, when its log has a gap."""
+    """Return a task of the file. Raises BadExport if its log has a gap."""
     base = row.key << BITS
     entries = tuple(
         Item(turn, export_format.KINDS[kind], Raw(body))
@@ -94,7 +94,7 @@ def take(db: Connection, row: SqliteHead) -> ExportedTask:
 
 
 def put(db: Connection, given: ExportedTask, *, replace: bool) -> Fate:
-    """Write a task in the transaction that is open; Differs, and then nothing was written."""
+    """Write a task in the open transaction. Raises Differs; then nothing was written."""
     there = db.execute(
         "SELECT key, epoch, CAST(holder AS BLOB), lease FROM task WHERE id = ?", (given.id,)
     ).fetchone()
@@ -107,14 +107,14 @@ def put(db: Connection, given: ExportedTask, *, replace: bool) -> Fate:
             raise Differs(f"task {given.id} exists and differs")
         if holder not in (b"", ASIDE.encode()) and lease > time.monotonic():
             raise Differs(f"task {given.id} is being processed; it can be replaced after that")
-        if holder:  # whoever held it and wakes up late must not write here
+        if holder:  # a worker that held the task and wakes up late must not write here
             epoch = max(before, given.epoch) + 1
     for stub in given.receipts:
         _unclaimed(db, given, stub)
     if there is None:
         key = _next(db, "SELECT max(key) FROM task")
-    else:  # a running server may remember the key of the one that is replaced
-        # a delivery that is under way must find that the line is not its own any more
+    else:  # a running server may have the key of the replaced task in its cache
+        # a running delivery must notice that it has lost its lease
         tickets = dict(fetch(db, "SELECT id, ticket + 1 FROM line WHERE task = ?", (key,)))
         if not _same_context(db, given, key):
             forget(db, key)
@@ -124,7 +124,7 @@ def put(db: Connection, given: ExportedTask, *, replace: bool) -> Fate:
 
 
 def _same_context(db: Connection, given: ExportedTask, key: int) -> bool:
-    """Whether the task of this key is in the given one's context."""
+    """Whether the task with this key is in the context of the given one."""
     found = db.execute(
         "SELECT 1 FROM task WHERE key = ? AND scope = ? AND context = ?",
         (key, _scope(db, given.scope), given.context),
@@ -133,7 +133,7 @@ def _same_context(db: Connection, given: ExportedTask, key: int) -> bool:
 
 
 def _same(db: Connection, given: ExportedTask) -> bool:
-    """Whether the task is there as it is given; one that cannot be read is not."""
+    """Whether the store has exactly this task. An unreadable one is different."""
     try:
         row = Queries(db).row(given.id)
         return row is not None and export_format.same(take(db, row), given)
@@ -185,7 +185,7 @@ def _write(
 
 
 def _rank(db: Connection, scope: Scope, key: int) -> int:
-    """The rank of one more that is ready."""
+    """Return the rank of one more ready task."""
     (lowest,) = db.execute(
         f"SELECT min(ready) FROM task WHERE agent = ? AND {RANKED}", (scope.agent,)
     ).fetchone()
@@ -209,7 +209,7 @@ def _clear(db: Connection, key: int) -> None:
 
 
 def _unclaimed(db: Connection, given: ExportedTask, stub: Stub) -> None:
-    """Refuse a receipt that another task has."""
+    """Raise Differs if another task has this receipt."""
     found = db.execute(
         "SELECT task.id FROM receipt JOIN scope ON scope.key = receipt.scope "
         "JOIN task ON task.key = receipt.task WHERE scope.agent = ? AND scope.tenant = ? "
@@ -256,8 +256,8 @@ def _next(db: Connection, sql: str, *values: Any) -> int:
 def contexts(
     db: Connection, broken: Callable[[str], None], *, agent: str = "", since: str = ""
 ) -> Iterator[ExportedContext]:
-    """The values of contexts that have one of the tasks of this choice. Those that cannot be read
-    are told, and left out."""
+    """Yield the values of the contexts of these tasks. Unreadable values are reported and
+    skipped."""
     row = 0
     while found := fetch(db, _NEXT_VALUE, (row, agent, since)):
         ((row, context, version, saver, body, *names),) = found
@@ -289,7 +289,7 @@ _NEXT_VALUE = (
 
 
 def put_context(db: Connection, given: ExportedContext, *, replace: bool) -> ValueFate:
-    """Write a value in the transaction that is open; Differs, and then nothing was written."""
+    """Write a value in the open transaction. Raises Differs; then nothing was written."""
     scope = db.execute(
         "SELECT scope.key FROM scope WHERE agent = ? AND tenant = ? AND owner = ? AND EXISTS "
         "(SELECT 1 FROM message WHERE message.scope = scope.key AND message.context = ?)",
@@ -308,6 +308,6 @@ def put_context(db: Connection, given: ExportedContext, *, replace: bool) -> Val
             return "same"
         if not replace:
             raise Differs(f"the value of context {given.context} exists and differs")
-        version = max(there[0], version) + 1  # turns that have read the old one notice
+        version = max(there[0], version) + 1  # so that turns that have read the old value notice
     db.execute(PUT, (scope[0], given.context, version, given.saver, given.body.encode()))
     return "new" if there is None else "replaced"

@@ -1,4 +1,4 @@
-"""The one thread that writes. What is asked for while it commits shares the next commit."""
+"""The thread that writes. Changes that arrive during a commit share the next one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dragoman.telemetry.logs import logger
 T = TypeVar("T")
 
 GROUP = 512
-"""The most pieces of work that share a commit."""
+"""The maximum number of changes in one commit."""
 
 
 class Writer:
-    """Takes work from the event loop and answers when it is on disk."""
+    """Takes changes from the event loop, and sets their results when they are on disk."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Writer:
         self.wrote = -math.inf
         """When a write last succeeded (monotonic time)."""
         self.failed = False
-        """The latest write failed."""
+        """Whether the latest write failed."""
         self._thread.start()
 
     def submit(self, work: Callable[[Transaction], T]) -> asyncio.Future[T]:
-        """Begin a piece of work; works are done in the order of these calls."""
+        """Submit a change. Changes are made in the order of these calls."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self._closed:
             future.set_exception(Unavailable("The store is closed"))
@@ -60,7 +60,7 @@ class Writer:
         return future
 
     async def close(self) -> None:
-        """Finish what was asked for."""
+        """Finish all submitted changes."""
         self._closed = True
         self._jobs.put(None)
         await self._ended
@@ -73,7 +73,7 @@ class Writer:
         self._tell(self._ended.set_result, None)
 
     def _more(self) -> Job | None:
-        """What else waits; the end is left for later."""
+        """Return the other waiting changes. The end mark stays for later."""
         with contextlib.suppress(queue.Empty):
             job = self._jobs.get_nowait()
             if job is not None:
@@ -86,7 +86,7 @@ class Writer:
         try:
             commits = self._commit(jobs, more)
         except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
-            if len(jobs) > 1:  # one that cannot be written must not take the others with it
+            if len(jobs) > 1:  # a change that cannot be written must not affect the others
                 half = len(jobs) // 2
                 self._group(jobs[:half], _no_more)
                 self._group(jobs[half:], _no_more)
@@ -95,7 +95,7 @@ class Writer:
             self.failed = self.failed or broken
             jobs[0].error = unavailable(error) if broken else error
             logger.error("a write failed: %s", error)
-        if commits:  # else there was nothing to write
+        if commits:  # otherwise there was nothing to write
             self.wrote, self.failed = time.monotonic(), False
         self._tell(self._deliver, jobs, commits)
 
@@ -104,7 +104,7 @@ class Writer:
         if transaction.begin():
             self._tell(self._forget)
         try:
-            for job in jobs:  # it grows: what comes while these are done is done with them
+            for job in jobs:  # The list grows: changes that arrive meanwhile are made with these.
                 job.attempt(transaction)
                 if len(jobs) < GROUP and job is jobs[-1] and (another := more()):
                     jobs.append(another)
@@ -114,7 +114,7 @@ class Writer:
             raise
 
     def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody is left to tell
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the result
             self._loop.call_soon_threadsafe(call, *arguments)
 
     # -- in the loop

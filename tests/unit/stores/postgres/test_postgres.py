@@ -438,7 +438,7 @@ async def test_who_is_canceled_waits_for_nobody() -> None:
 
 
 class Play:
-    """Clients, workers, keepers and couriers of two stores, by a seeded chance."""
+    """Clients, workers, maintenance and deliveries of two stores, in random order from a seed."""
 
     def __init__(self, stores: Sequence[PostgresStore], seed: int) -> None:
         self.stores = stores

@@ -266,7 +266,7 @@ async def problems(url: str) -> list[str]:
 
     def found() -> list[str]:
         with PostgresAdmin(url) as admin:
-            return list(admin.audit(lambda *_: None))
+            return list(admin.check(lambda *_: None))
 
     return await asyncio.to_thread(found)
 

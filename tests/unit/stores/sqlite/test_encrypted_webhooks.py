@@ -57,7 +57,7 @@ async def test_a_file_keeps_lines_as_they_were(tmp_path: Path) -> None:
     await park(store, lines["c"])
     store = await reopened(store)
     assert not await take(store), "a pause lasts"
-    found = {line.task: line for line in await store.lines(9)}
+    found = {line.task: line for line in await store.undelivered(9)}
     assert found.keys() == {"b", "c"}
     assert (found["b"].attempts, found["b"].parked) == (1, False)
     assert (found["c"].reason, found["c"].parked) == ("answered 410", True)
@@ -88,7 +88,7 @@ async def test_secrets_are_sealed_in_the_file(tmp_path: Path) -> None:
     assert b"https://x.example/" in files, "they are read where the webhook is"
     for text in (b"token-4711", b"credentials-0815", secret.encode()):
         assert text not in files
-    assert "4711" not in str(await store.lines(9))
+    assert "4711" not in str(await store.undelivered(9))
     store = await reopened(store, secret)
     assert (await one(store)).webhook == hook(**SECRETS)
     await store.close()
@@ -104,7 +104,7 @@ async def test_a_line_whose_key_is_missing_is_parked_and_others_go_on(
     await followed(store, "open")
     store = await reopened(store, other)
     assert (await one(store)).task == "open"
-    (line,) = await store.lines(9, parked=True)
+    (line,) = await store.undelivered(9, parked=True)
     assert line.task == "sealed"
     assert "key" in line.reason
     assert "not among the 1 configured" in line.reason
@@ -155,7 +155,7 @@ async def test_a_sealed_secret_is_of_its_webhook(tmp_path: Path) -> None:
 
     await store._writer.submit(move)
     assert (await one(store)).task == "a"
-    (line,) = await store.lines(9, parked=True)
+    (line,) = await store.undelivered(9, parked=True)
     assert (line.task, line.webhook.config.url) == ("b", "https://thief.example/")
     assert "moved from another place" in line.reason
     await store.close()

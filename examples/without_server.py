@@ -1,4 +1,4 @@
-"""Run an agent without a server: `python -m examples.rehearsal`."""
+"""Run an agent without a server: `python -m examples.without_server`."""
 
 import asyncio
 
