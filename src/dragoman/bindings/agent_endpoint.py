@@ -177,7 +177,7 @@ class Endpoint:
             return ANONYMOUS["1.0"].caller
         request = incoming.request()
         if "dpop" in request.headers and self.known(incoming):
-            request = replace(request, url=incoming.called(self._base(incoming)))
+            request = replace(request, url=incoming.called(self.base(incoming)))
         SHOWN.set((request.headers, request.query))
         found = self.identify(request)
         caller = await found if inspect.isawaitable(found) else found
@@ -238,7 +238,7 @@ class Endpoint:
             return
         # a gRPC request does not name the server's HTTP address
         known = self.settings.url or (isinstance(incoming, HTTPRequest) and self.known(incoming))
-        where = f"{self._base(incoming)}{METADATA}{self.prefix}" if known else ""
+        where = f"{self.base(incoming)}{METADATA}{self.prefix}" if known else ""
         if challenge := self.gate.challenge(error, where):
             error.headers["www-authenticate"] = challenge
 
@@ -257,7 +257,7 @@ class Endpoint:
         # the signature is over the 1.0 form, which older callers do not get
         if call.caller.version != "1.0":
             return card
-        self._check_host(incoming)
+        self.check_host(incoming)
         return await self.signer.signed(card, self.url(incoming))
 
     async def _audited(
@@ -350,7 +350,7 @@ class Endpoint:
     async def card_bytes(self, incoming: RequestInfo, form: Writing) -> tuple[bytes, bytes]:
         """Return the public card encoded in this form, and its ETag. Raises Misdirected if the card
         is signed, but not for the host that the request names."""
-        self._check_host(incoming)
+        self.check_host(incoming)
         url, signer = self.url(incoming), self.signer
         key = f"{self.grpc} {url}", form
         known = self._cards.get(key)
@@ -368,7 +368,7 @@ class Endpoint:
             self._cards[key] = known
         return known
 
-    def _check_host(self, incoming: RequestInfo) -> None:
+    def check_host(self, incoming: RequestInfo) -> None:
         """Raise Misdirected if the card is signed and the request names a host that is not this
         server's."""
         if not self.signer.keys or not isinstance(incoming, HTTPRequest):
@@ -386,10 +386,10 @@ class Endpoint:
 
     def url(self, incoming: RequestInfo) -> str:
         """Return the agent's URL: from the setting `url`, else as the request names it."""
-        return self._base(incoming) + self.prefix
+        return self.base(incoming) + self.prefix
 
-    def _base(self, incoming: RequestInfo) -> str:
-        """Return the application's URL."""
+    def base(self, incoming: RequestInfo) -> str:
+        """Return the application's URL: from the setting `url`, else as the request names it."""
         return self.settings.url.rstrip("/") or self._reached(incoming)
 
     def _reached(self, incoming: RequestInfo) -> str:

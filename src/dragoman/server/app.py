@@ -18,13 +18,16 @@ from dragoman.bindings.admission import Admission
 from dragoman.bindings.agent_endpoint import METADATA, Endpoint, Identify, origin
 from dragoman.bindings.allowed_hosts import Hosts
 from dragoman.bindings.card_signing import JWKS
+from dragoman.bindings.catalog import OwnCatalog
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams
+from dragoman.catalog import PATHS as CATALOGS
 from dragoman.dialects import v1_0
 from dragoman.model.caller import Policy
 from dragoman.model.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavailable
 from dragoman.security.card_keys import CardKey
+from dragoman.security.catalog_signatures import DID_PATH
 from dragoman.security.egress import Egress
 from dragoman.security.file_rules import Scan
 from dragoman.server import load_settings, wiring
@@ -42,6 +45,9 @@ from dragoman.webhooks import delivery
 
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Port
+
+PUBLISHED = (*CATALOGS, DID_PATH)
+"""The paths that concern all agents of a server."""
 
 
 class App:
@@ -190,6 +196,7 @@ class App:
         single = next(iter(self.endpoints.values())).single
         self._door = Admission(self.settings, self.hosts, single=single, limits=limits)
         self._only = None if several else next(iter(self.endpoints.values()))
+        self._catalog = OwnCatalog(self.endpoints.values())
 
     # -- requests
 
@@ -258,6 +265,8 @@ class App:
             return await card.serve(endpoint, incoming)
         if path == JWKS:
             return await card.keys(endpoint, incoming)
+        if endpoint is self._only and path in PUBLISHED:
+            return await self._publish(incoming, path)
         if path == card.EXTENDED:
             return await card.extended(endpoint, incoming)
         if path in ("/healthz", "/readyz"):
@@ -277,6 +286,8 @@ class App:
         """Handle requests that name no agent, if there are several."""
         if path in ("/healthz", "/readyz"):
             return await self._health(incoming, path)
+        if path in PUBLISHED:
+            return await self._publish(incoming, path)
         if path.startswith(METADATA):
             named = protected_resource.find(self.endpoints.values(), incoming, path)
             return await protected_resource.serve(named, incoming)
@@ -289,6 +300,12 @@ class App:
         urls = ", ".join(e.url(incoming) for e in self.endpoints.values())
         error = MethodNotFound(f"Nothing is served at {path[:128]!r}; the agents are at {urls}")
         return await http.fail(incoming, error)
+
+    async def _publish(self, incoming: HTTPRequest, path: str) -> None:
+        """Answer with the catalog of all agents, or with the keys that verify it."""
+        if path == DID_PATH:
+            return await self._catalog.did(incoming)
+        return await self._catalog.serve(incoming, path)
 
     async def _health(self, incoming: HTTPRequest, path: str) -> None:
         monitoring, state = self.monitoring, "ok"
