@@ -87,7 +87,9 @@ def forged(**changes: Any) -> dict[str, Any]:
     protected = header(**changes)
     content = card_signatures.signing_input(protected, canonical(CARD))
     signature = CardKey.load(private()).sign(content)
-    return with_signature({"protected": protected, "signature": card_signatures.base64url(signature)})
+    return with_signature(
+        {"protected": protected, "signature": card_signatures.base64url(signature)}
+    )
 
 
 # ---- the form ------------------------------------------------------------------------------
