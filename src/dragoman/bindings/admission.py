@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 
 from dragoman.bindings import card, http
-from dragoman.bindings.agent_endpoint import METADATA, origin
 from dragoman.bindings.allowed_hosts import Hosts
+from dragoman.bindings.authentication import METADATA, origin
 from dragoman.bindings.http_request import HTTPRequest
 from dragoman.bindings.repeated_headers import check_single
 from dragoman.model.errors import A2AError, Forbidden, Misdirected

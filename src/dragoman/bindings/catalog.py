@@ -48,7 +48,7 @@ class OwnCatalog:
         try:
             card.only_read(incoming)
             self._first.check_host(incoming)
-            name = web_did(self._first.base(incoming))
+            name = web_did(self._first.access.base(incoming))
             found = did_document(name, self._first.signer.keys) if name else {}
             if not found.get("assertionMethod"):
                 raise MethodNotFound("Nothing is signed in the name of this host")
@@ -59,7 +59,7 @@ class OwnCatalog:
 
     async def _content(self, incoming: HTTPRequest) -> tuple[bytes, bytes]:
         self._first.check_host(incoming)
-        base, cards = self._first.base(incoming), self._first.signer
+        base, cards = self._first.access.base(incoming), self._first.signer
         known = self._known.get((base, cards))
         if known is None:
             made = self._made(incoming, base)

@@ -174,7 +174,7 @@ def compose(
         settings = options.in_force(apps[0].arguments)
         configure(settings.log_level, settings.log_format)
     if settings.store == stores.LOCAL:
-        url = stores.local_url(agent.key for agent in agents)
+        url = stores.local_url(agent.key for agent in agents) if agents else "memory:"
         settings = replace(settings, store=url)
     if settings.port and settings.grpc_port == settings.port:
         raise UsageError(

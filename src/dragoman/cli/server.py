@@ -198,12 +198,15 @@ def announce(app: App, port: int) -> None:
             if endpoint.lists_grpc:
                 note = f", announced as {settings.grpc_url}" if settings.grpc_url else ""
             logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, secured, note)
-    logger.info("tasks are kept in %s", app.store.name)
+    for mount in app.mounts:
+        logger.info("%s at %s%s", type(mount.app).__name__, base, mount.path)
+    if app.agents:
+        logger.info("tasks are kept in %s", app.store.name)
     if settings.serve_only:
         logger.info("it runs no turns: `dragoman worker` with the same store does")
     if not loopback(settings.host):
         warn(app, base)
-    if settings.push:
+    if settings.push and app.agents:
         logger.info(
             "webhooks are enabled; deliveries are %s, their stored secrets are %s",
             "signed" if settings.push_keys else "not signed",
@@ -215,6 +218,14 @@ def announce(app: App, port: int) -> None:
 def warn(app: App, base: str) -> None:
     """Log warnings about a server that other machines can reach without authentication or TLS."""
     settings = app.settings
+    if app.unguarded and not app.agents:
+        logger.warning(
+            "NO AUTHENTICATION: anyone who can connect to %s can call it. Configure callers with "
+            '[[auth]] in dragoman.toml; or listen on 127.0.0.1; or set scheme = "anonymous" to '
+            "confirm that this is intended",
+            base,
+        )
+        return
     if app.unguarded:
         more = ", and make it call webhooks" if settings.push else ""
         logger.warning(
@@ -226,7 +237,7 @@ def warn(app: App, base: str) -> None:
             *(base, more),
         )
         return
-    if all(endpoint.gate and endpoint.gate.only for endpoint in app.endpoints.values()):
+    if app.access.gate and app.access.gate.only:
         return  # clients send no secret
     if not settings.cert and not settings.url.startswith("https:"):
         logger.warning(

@@ -1,6 +1,14 @@
 """The client: find agents by their cards, send them messages, follow their tasks."""
 
 from dragoman.client.address_rules import NotAllowed
+from dragoman.client.approved_card import (
+    AgentReference,
+    ApprovedAgent,
+    CardChanged,
+    FetchedCard,
+    fetch_card,
+    read_card,
+)
 from dragoman.client.client import CallOptions, Client, Options, SendOptions
 from dragoman.client.credentials import (
     AuthRequest,
@@ -35,16 +43,20 @@ from dragoman.client.upload import File
 from dragoman.security.card_signatures import Trust, Unverified
 
 __all__ = (
+    "AgentReference",
+    "ApprovedAgent",
     "AuthRequest",
     "BasicAuth",
     "Body",
     "CallOptions",
     "CardCache",
+    "CardChanged",
     "Client",
     "ClientCertificate",
     "CredentialsNotSent",
     "DeadlineExceeded",
     "Delegation",
+    "FetchedCard",
     "File",
     "HTTPTransport",
     "HandedOverTask",
@@ -72,4 +84,6 @@ __all__ = (
     "Unreachable",
     "Unverified",
     "fetch",
+    "fetch_card",
+    "read_card",
 )
