@@ -193,7 +193,9 @@ class Query(Struct, frozen=True, kw_only=True, omit_defaults=True):
     versions: tuple[str, ...] = ()
     """Versions of the agent, as its card states them."""
     publishers: tuple[str, ...] = ()
-    """Hosts; `example.com` includes its subdomains."""
+    """Hosts; `example.com` includes its subdomains, `=example.com` does not."""
+    published: bool = False
+    """Only agents at a domain name, which are published in catalogs."""
     trust: Trust | None = None
     """Only agents whose card is signed, or only those whose card is not."""
     healthy: bool | None = None

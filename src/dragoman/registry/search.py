@@ -198,7 +198,11 @@ def _conditions(
         under = "(e.publisher = ? OR substr(e.publisher, -length(?)) = ?)"
         parts.append(f"({' OR '.join([under] * len(query.publishers))})")
         for host in query.publishers:
-            values += [host.lower(), f".{host.lower()}", f".{host.lower()}"]
+            exact = host.lower().removeprefix("=")
+            below = "." if host.startswith("=") else f".{exact}"  # no host ends with a dot
+            values += [exact, below, below]
+    if query.published:
+        parts.append("substr(e.urn, 1, 8) = 'urn:air:'")
     if query.trust is not None:
         parts.append("e.signed = ?")
         values.append(query.trust == "signed")
