@@ -14,15 +14,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dragoman.registry.entries import Entry, Hit, Hits, Query
+    from dragoman.registry.client import Reference, Registry, RegistryQuery
+    from dragoman.registry.entries import Entry, Hit, Hits, NotFound, Query, RegistryError
+    from dragoman.registry.server import RegistryApp
 
-__all__ = ["Entry", "Hit", "Hits", "Query"]
+__all__ = [
+    "Entry",
+    "Hit",
+    "Hits",
+    "NotFound",
+    "Query",
+    "Reference",
+    "Registry",
+    "RegistryApp",
+    "RegistryError",
+    "RegistryQuery",
+]
 
 _PLACES = {
-    "Entry": "entries",
-    "Hit": "entries",
-    "Hits": "entries",
-    "Query": "entries",
+    "Reference": "client",
+    "Registry": "client",
+    "RegistryApp": "server",
+    "RegistryQuery": "client",
 }
 
 
@@ -32,6 +45,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    found = getattr(import_module(f"{__name__}.{_PLACES.get(name, 'entries')}"), name)
     globals()[name] = found
     return found

@@ -49,6 +49,7 @@ CREATE TABLE entries (
   urn TEXT NOT NULL UNIQUE,
   alias TEXT UNIQUE,
   state TEXT NOT NULL,
+  name TEXT NOT NULL,
   shown INTEGER NOT NULL,
   audience TEXT NOT NULL,
   publisher TEXT NOT NULL,
@@ -59,6 +60,7 @@ CREATE TABLE entries (
   data BLOB NOT NULL
 );
 CREATE INDEX entries_by_check ON entries (checked) WHERE state NOT IN ('rejected', 'removed');
+CREATE INDEX entries_by_audience ON entries (audience) WHERE audience <> '';
 CREATE TABLE features (
   id INTEGER NOT NULL,
   kind TEXT NOT NULL,
@@ -199,6 +201,22 @@ class Database:
             raise NotFound(f"the registry has no entry {name[:200]!r}")
         return entry
 
+    def find(self, urn: str) -> Entry | None:
+        """The entry with this URN, whatever its state."""
+        row = self._connection.execute("SELECT data FROM entries WHERE urn = ?", (urn,)).fetchone()
+        return _entry(row[0]) if row else None
+
+    def waiting(self) -> int:
+        """How many entries wait for approval."""
+        (number,) = self._one("SELECT COUNT(*) FROM entries WHERE state = 'pending'")
+        return int(number)
+
+    def names(self, other: str) -> list[tuple[str, str]]:
+        """The URNs and names of the shown entries, without one."""
+        return self._connection.execute(
+            "SELECT urn, name FROM entries WHERE shown AND urn <> ?", (other,)
+        ).fetchall()
+
     def entries(
         self, state: State | None = None, limit: int = MOST_LISTED, after: str = ""
     ) -> list[Entry]:
@@ -244,10 +262,7 @@ class Database:
         """Apply a rule to an entry (None if there is none yet), and record the change. Returns the
         entry afterwards and before. What the rule raises undoes everything."""
         with self._transaction():
-            row = self._connection.execute(
-                "SELECT data FROM entries WHERE urn = ?", (urn,)
-            ).fetchone()
-            before = _entry(row[0]) if row else None
+            before = self.find(urn)
             after = rule(before)
             if after == before:
                 return after, before
@@ -267,14 +282,20 @@ class Database:
         checked = max(entry.health.good, entry.health.failed)
         try:
             (number,) = self._one(
-                "INSERT INTO entries (urn, alias, state, shown, audience, publisher, version,"
-                " signed, healthy, checked, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                "INSERT INTO entries (urn, alias, state, name, shown, audience, publisher, version,"
+                " signed, healthy, checked, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT (urn) DO UPDATE SET alias = excluded.alias, state = excluded.state,"
-                " shown = excluded.shown, audience = excluded.audience,"
+                " name = excluded.name, shown = excluded.shown, audience = excluded.audience,"
                 " publisher = excluded.publisher, version = excluded.version,"
                 " signed = excluded.signed, healthy = excluded.healthy,"
                 " checked = excluded.checked, data = excluded.data RETURNING id",
-                *(entry.urn, entry.alias or None, entry.state, entry.shown),
+                *(
+                    entry.urn,
+                    entry.alias or None,
+                    entry.state,
+                    card.name if card else "",
+                    entry.shown,
+                ),
                 *(index.audience(entry), entry.publisher, card.version if card else ""),
                 *(bool(entry.pins), entry.health.ok, checked, msgspec.json.encode(entry)),
             )

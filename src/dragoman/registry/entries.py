@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
@@ -65,6 +65,8 @@ class CardVersion(Struct, frozen=True):
     keys: Mapping[str, dict[str, Any]] = {}
     """The public keys (JWK) that have signed it, by thumbprint. Empty if it is not signed."""
     fetched: str = ""
+    findings: tuple[str, ...] = ()
+    """What is wrong with it, for the operator."""
 
     @property
     def digest(self) -> str:
@@ -223,6 +225,9 @@ class Hits(Struct, frozen=True, omit_defaults=True):
     next: str = ""
     """Where the next page begins; empty on the last one."""
 
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
 
 class Policy(Struct, frozen=True):
     """Which changes of a card need no approval."""
@@ -360,6 +365,7 @@ def for_readers(entry: Entry) -> Entry:
         audience=Audience(),
         refused="",
         health=replace(entry.health, error=""),
+        approved=entry.approved and replace(entry.approved, findings=()),
     )
 
 
