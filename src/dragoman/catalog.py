@@ -127,11 +127,17 @@ def identifier(url: str) -> str:
     host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
     names = [f"port-{port}"] if (parts.scheme, port) != ("https", 443) else []
     path = [part for part in parts.path.split("/") if part]
-    names += ["a2a", "at", *path] if path else ["a2a", "agent"]
+    names += ["a2a", "at", *map(segment, path)] if path else ["a2a", "agent"]
     if found := urn(host, *names):
         return found
     start = f"urn:air:{PLACEHOLDER}" if _loopback(host) else f"urn:dragoman:local:{_plain(host)}"
     return ":".join((start, *(_plain(name) for name in names)))
+
+
+def segment(text: str) -> str:
+    """Return a part of a path as a part of an identifier; another character becomes `_` and its
+    number, so that different paths stay different."""
+    return re.sub(r"[^A-Za-z0-9._-]", lambda match: f"_{ord(match[0]):02X}", text)
 
 
 def domain(host: str) -> str:

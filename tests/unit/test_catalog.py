@@ -154,6 +154,7 @@ def test_other_identifiers_have_no_publisher(wrong: str) -> None:
     [
         ("https://agents.example", "urn:air:agents.example:a2a:agent"),
         ("https://agents.example/travel/desk", "urn:air:agents.example:a2a:at:travel:desk"),
+        ("https://agents.example/~desk/a%2Fb", "urn:air:agents.example:a2a:at:_7Edesk:a_252Fb"),
         ("https://agents.example:8443/", "urn:air:agents.example:port-8443:a2a:agent"),
         ("http://agents.example", "urn:air:agents.example:port-80:a2a:agent"),
         ("http://127.0.0.1:8000", "urn:air:agent.localhost:port-8000:a2a:agent"),

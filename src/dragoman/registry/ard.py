@@ -8,7 +8,7 @@ skills) and `version`; a request with another one is refused, as the specificati
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dragoman import catalog
 from dragoman.catalog import AGENT, REGISTRY, CatalogEntry
-from dragoman.registry.entries import MOST_LISTED, WELL_KNOWN, Entry, Query
+from dragoman.registry.entries import MOST_LISTED, WELL_KNOWN, Entry, NotFound, Query, RegistryError
 from dragoman.registry.federation import Found
 from dragoman.registry.search import Facet
 
@@ -42,21 +42,14 @@ _AND = re.compile(r"\s+AND\s+", re.IGNORECASE)
 _ENCODED = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+")
 
 
-class Refused(Exception):
-    """The request has an error. `status` and `code` are those of the answer."""
-
-    def __init__(self, message: str, code: str = "INVALID_ARGUMENT", status: int = 400) -> None:
-        super().__init__(message)
-        self.code, self.status = code, status
-
-    def document(self) -> dict[str, str]:
-        """The body of the answer."""
-        return {"errorCode": self.code, "message": str(self)}
-
-
-def missing(identifier: str) -> Refused:
+def missing(identifier: str) -> NotFound:
     """The error for an entry that does not exist, or that the caller may not see."""
-    return Refused(f"The registry has no entry {identifier[:200]!r}", "NOT_FOUND", 404)
+    return NotFound(f"the registry has no entry {identifier[:200]!r}")
+
+
+def unsupported(where: str, name: str, known: Iterable[str]) -> RegistryError:
+    """The error for a term that we do not know."""
+    return RegistryError(f"{where}: {name[:80]!r} is not supported; these are: {', '.join(known)}")
 
 
 # ---- requests ------------------------------------------------------------------------------
@@ -110,34 +103,33 @@ class ExploreRequest(_Request, frozen=True, kw_only=True):
 
 
 def read(body: bytes, kind: type[T]) -> T:
-    """Read the body of a request. Raises Refused, which names the field."""
+    """Read the body of a request. Raises RegistryError, which names the field."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise Refused(str(error)) from None
+        raise RegistryError(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Refused("The body is not valid JSON") from None
+        raise RegistryError("the body is not valid JSON") from None
 
 
 def read_search(body: bytes) -> SearchRequest:
-    """Read the body of `POST /search`. Raises Refused."""
+    """Read the body of `POST /search`. Raises RegistryError."""
     found = read(body, SearchRequest)
     if found.query.text is None:
-        raise Refused("query.text: is required")
+        raise RegistryError("query.text: is required")
     return found
 
 
 def query(given: QueryDocument) -> Query | None:
-    """Return our query; None if no entry can match it. Raises Refused for a filter that we do not
-    know. Values of one key are alternatives, and all keys must match."""
+    """Return our query; None if no entry can match it. Values of one key are alternatives, and all
+    keys must match. Raises RegistryError for a filter that we do not know."""
     asked: dict[str, tuple[str, ...]] = {}
     for key, value in given.filter.items():
         if key not in TERMS:
-            known = ", ".join(TERMS)
-            raise Refused(f"query.filter: {key[:80]!r} is not supported; these are: {known}")
+            raise unsupported("query.filter", key, TERMS)
         values = (value,) if isinstance(value, str) else value
         if len(values) > MOST_VALUES:
-            raise Refused(f"query.filter.{key}: more than {MOST_VALUES} values")
+            raise RegistryError(f"query.filter.{key}: more than {MOST_VALUES} values")
         if not values:
             return None
         asked[key] = values
@@ -154,29 +146,32 @@ def query(given: QueryDocument) -> Query | None:
 
 
 def list_filter(expression: str) -> QueryDocument:
-    """Read the filter of `GET /agents`: `type = 'a,b' AND publisherId = 'c'`. Raises Refused."""
+    """Read the filter of `GET /agents`: `type = 'a,b' AND publisherId = 'c'`. Raises
+    RegistryError."""
     found: dict[str, str | tuple[str, ...]] = {}
     for part in _AND.split(expression) if expression.strip() else []:
         match = _CONDITION.fullmatch(part)
         if match is None:
-            raise Refused(f"filter: {part[:80]!r} is not of the form field = 'value'")
+            raise RegistryError(f"filter: {part[:80]!r} is not of the form field = 'value'")
         if match[1] not in LISTED:
-            known = ", ".join(LISTED)
-            raise Refused(f"filter: {match[1][:80]!r} is not supported; these are: {known}")
+            raise unsupported("filter", match[1], LISTED)
         text = match[2] or match[3] or match[4] or ""
         if LISTED[match[1]] in found:
-            raise Refused(f"filter: {match[1]} appears twice; separate its values by commas")
+            raise RegistryError(f"filter: {match[1]} appears twice; separate its values by commas")
         found[LISTED[match[1]]] = tuple(value.strip() for value in text.split(","))
     return QueryDocument(filter=found)
 
 
 def identifier(segment: str) -> str:
-    """Decode the identifier in the path of `GET /agents/{identifier}`, once. Raises Refused."""
+    """Decode the identifier in the path of `GET /agents/{identifier}`, once. Raises
+    RegistryError."""
     text = ""
     if _ENCODED.fullmatch(segment):
         text = catalog.identified(unquote_to_bytes(segment).decode("utf-8", "replace"))
     if not catalog.valid(text):
-        raise Refused("The path must have one identifier, urn:air:DOMAIN:NAME, percent-encoded")
+        raise RegistryError(
+            "the path must have one identifier, urn:air:DOMAIN:NAME, percent-encoded"
+        )
     return text
 
 
@@ -236,11 +231,3 @@ def facet(counts: Sequence[tuple[str, int]], asked: FacetRequest) -> dict[str, A
     if rest := sum(count for _, count in kept[asked.limit :]):
         found["otherCount"] = rest
     return found
-
-
-def number(parameters: Mapping[str, str], name: str, default: int) -> int:
-    """Read the size of a page from the query of a URL. Raises Refused."""
-    text = parameters.get(name, str(default))
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:6]) <= MOST_LISTED:
-        raise Refused(f"{name}: must be from 1 to {MOST_LISTED}")
-    return int(text)

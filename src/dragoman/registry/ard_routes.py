@@ -4,16 +4,15 @@ published entries. Every answer covers only what the caller may see."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman import Caller, catalog
 from dragoman.registry import ard, entries
-from dragoman.registry.ard import ExploreRequest, Refused, SearchRequest
+from dragoman.registry.ard import ExploreRequest, SearchRequest
 from dragoman.registry.database import Database
 from dragoman.registry.entries import (
     MOST_LISTED,
@@ -24,215 +23,173 @@ from dragoman.registry.entries import (
     RegistryError,
 )
 from dragoman.registry.federation import Federation, Found, merge
+from dragoman.registry.http import Handler, Request, Response, Route
+from dragoman.registry.operations import Operations
 from dragoman.security.card_keys import CardKey
 from dragoman.security.catalog_signatures import DID_PATH, did_document, sign, signer, web_did
 
 JSON = "application/json"
 KEYS_PATH = "/.well-known/jwks.json"
-DOCUMENTS = (*catalog.PATHS, DID_PATH, KEYS_PATH)
 FRESH = 60
 """Seconds that an answer may be kept."""
 MERGED = "m"
 """What the token of a page of merged results begins with."""
 
 
-class Asked(Struct, frozen=True, kw_only=True):
-    """A request."""
-
-    method: str
-    path: str
-    """Below the registry, and still percent-encoded."""
-    url: str
-    """The base URL of the registry, as the request names it."""
-    caller: Caller = Caller()
-    parameters: Mapping[str, str] = {}
-    headers: Mapping[str, str] = {}
-    body: bytes = b""
-
-
-class Reply(Struct, frozen=True, kw_only=True):
-    """A response."""
-
-    status: int = 200
-    body: bytes = b""
-    kind: str = JSON
-    headers: Mapping[str, str] = {}
-
-
 class ArdRoutes:
-    """Answers requests from the entries of a database.
+    """Answers from the entries of a registry.
 
     `url` is the base URL that the operator has set. Only with it are the documents signed, because
-    anybody can name another host in a request. `peers` are asked by searches with federation."""
+    anybody can name another host in a request. The registries of `federation` are asked by searches
+    that permit it."""
 
     def __init__(
         self,
-        database: Database,
         *,
-        peers: Federation | None = None,
+        federation: Federation | None = None,
         url: str = "",
         keys: Sequence[CardKey] = (),
     ) -> None:
-        self._database = database
-        self._peers = peers
+        self._federation = federation if federation is not None and federation.peers else None
         self._url = url.rstrip("/")
         self._keys = tuple(keys) if url else ()
         self._made: tuple[int, str, bytes] = (-1, "", b"")
-
-    async def answer(self, asked: Asked) -> Reply | None:
-        """Answer a request; None if its path is not one of ours."""
-        route = self._route(asked)
-        if route is None:
-            return None
-        allowed, handler = route
-        if asked.method not in allowed:
-            error = Refused(f"This path requires {allowed[0]}", status=405)
-            return _failed(error, {"Allow": ", ".join(allowed)})
-        try:
-            return await handler(asked)
-        except Refused as error:
-            return _failed(error)
-        except NotFound as error:
-            return _failed(Refused(str(error), "NOT_FOUND", 404))
-        except RegistryError as error:
-            return _failed(Refused(str(error)))
-
-    def _route(self, asked: Asked) -> tuple[tuple[str, ...], Any] | None:
-        read = ("GET", "HEAD")
-        match asked.path:
-            case "/search":
-                return ("POST",), self._search
-            case "/explore":
-                return ("POST",), self._explore
-            case "/agents":
-                return read, self._list
-            case path if path.startswith("/agents/"):
-                return read, self._retrieve
-            case path if path in catalog.PATHS:
-                return read, self._catalog
-            case path if path in DOCUMENTS:
-                return read, self._key_document
-        return None
+        documents: list[tuple[str, Handler]] = [
+            *((path, self._catalog) for path in catalog.PATHS),
+            *((path, self._key_document) for path in (DID_PATH, KEYS_PATH)),
+            *(("/agents", self._list), ("/agents/{identifier}", self._retrieve)),
+        ]
+        self.routes = [
+            Route("POST", "/search", self._search),
+            Route("POST", "/explore", self._explore),
+            *(Route(method, *each) for each in documents for method in ("GET", "HEAD")),
+        ]
+        """What the server adds to its table."""
 
     # -- search
 
-    async def _search(self, asked: Asked) -> Reply:
-        request = ard.read_search(asked.body)
-        query = ard.query(request.query)
-        if request.federation == "auto" and self._peers is not None and self._peers.peers:
-            return _json(await self._merged(asked, request, query, self._peers))
-        hits = await self._hits(query, request.page_size, request.page_token, asked.caller)
-        said: dict[str, Any] = {"results": [ard.result(each) for each in self._found(asked, hits)]}
+    async def _search(self, request: Request, registry: Operations) -> Response:
+        asked = ard.read_search(request.body)
+        query = ard.query(asked.query)
+        if asked.federation == "auto" and self._federation is not None:
+            return Response(await self._merged(request, registry, asked, self._federation))
+        hits = await _hits(registry, query, asked.page_size, asked.page_token, request.reader)
+        found = self._found(request, hits)
+        said: dict[str, Any] = {"results": [ard.result(each) for each in found]}
         if hits.next:
             said["pageToken"] = hits.next
-        if request.federation == "referrals":
-            peers = self._peers.peers if self._peers is not None else ()
+        if asked.federation == "referrals":
+            peers = self._federation.peers if self._federation is not None else ()
             said["referrals"] = [ard.referral(peer) for peer in peers]
-        return _json(said)
+        return Response(said)
 
     async def _merged(
-        self, asked: Asked, request: SearchRequest, query: Query | None, peers: Federation
+        self, request: Request, registry: Operations, asked: SearchRequest, federation: Federation
     ) -> dict[str, Any]:
         """Search here and at the other registries. Every page merges the lists again from their
         beginning, so that no state is kept."""
-        begin, size = _begin(request.page_token), request.page_size
-        end = min(begin + size, MOST_LISTED)
-        given = {"text": request.query.text, "filter": request.query.filter}
-        own = self._found(asked, await self._hits(query, end, "", asked.caller))
-        answers = await peers.search({k: v for k, v in given.items() if v}, end)
-        lists = [answer.found for answer in answers]
-        known = await self._database.run(_unwanted, [each for found in lists for each in found])
-        merged = merge(own, *([each for each in found if each not in known] for found in lists))
+        begin = _begin(asked.page_token)
+        end = min(begin + asked.page_size, MOST_LISTED)
+        hits = await _hits(registry, ard.query(asked.query), end, "", request.reader)
+        given = {"text": asked.query.text, "filter": asked.query.filter}
+        answers = await federation.search({k: v for k, v in given.items() if v}, end)
+        found = [each for answer in answers for each in answer.found]
+        unwanted = await registry.database.run(_unwanted, found)
+        lists = [[each for each in answer.found if each not in unwanted] for answer in answers]
+        merged = merge(self._found(request, hits), *lists)
         said: dict[str, Any] = {"results": [ard.result(each) for each in merged[begin:end]]}
-        if len(merged) > end < MOST_LISTED:
+        if len(merged) > end and end < MOST_LISTED:
             said["pageToken"] = f"{MERGED}{end}"
         return said
 
-    def _found(self, asked: Asked, hits: Hits) -> list[Found]:
-        source = self._url or asked.url
-        return [Found(ard.published(hit.entry), source, hit.score) for hit in hits.hits]
-
-    async def _hits(self, query: Query | None, size: int, page: str, caller: Caller) -> Hits:
-        if query is None:
-            return Hits()
-        asked = replace(query, limit=size, page=page)
-        return await self._database.run(Database.search, asked, caller)
+    def _found(self, request: Request, hits: Hits) -> list[Found]:
+        source = self._url or request.url
+        return [Found(ard.published(hit.entry), source, hit.score) for hit in hits]
 
     # -- explore
 
-    async def _explore(self, asked: Asked) -> Reply:
-        request = ard.read(asked.body, ExploreRequest)
-        query = ard.query(request.query)
+    async def _explore(self, request: Request, registry: Operations) -> Response:
+        asked = ard.read(request.body, ExploreRequest)
+        query = ard.query(asked.query)
         facets: dict[str, Any] = {}
-        for each in request.result_type.facets:
+        for each in asked.result_type.facets:
             if each.field not in ard.TERMS:
-                known = ", ".join(ard.TERMS)
-                raise Refused(f"resultType.facets: {each.field[:80]!r} is not one of {known}")
-            facets[each.field] = ard.facet(await self._counts(query, each.field, asked), each)
-        return _json({"resultType": "facets", "facets": facets})
-
-    async def _counts(
-        self, query: Query | None, field: str, asked: Asked
-    ) -> Sequence[tuple[str, int]]:
-        if query is None:
-            return []
-        if field == "type":  # there is only one
-            total = (await self._hits(query, 1, "", asked.caller)).total
-            return [(catalog.AGENT, total)] if total else []
-        every = -1
-        return await self._database.run(
-            Database.facets, query, ard.FACETS[field], every, asked.caller
-        )
+                raise ard.unsupported("resultType.facets", each.field, ard.TERMS)
+            counts = await _counts(registry, query, each.field, request.reader)
+            facets[each.field] = ard.facet(counts, each)
+        return Response({"resultType": "facets", "facets": facets})
 
     # -- agents
 
-    async def _list(self, asked: Asked) -> Reply:
-        if order := asked.parameters.get("orderBy", ""):
-            if order.strip() not in ("identifier", "identifier ASC"):
-                raise Refused("orderBy: only identifier is supported")
-        size = ard.number(asked.parameters, "pageSize", 20)
-        query = ard.query(ard.list_filter(asked.parameters.get("filter", "")))
-        hits = await self._hits(query, size, asked.parameters.get("pageToken", ""), asked.caller)
+    async def _list(self, request: Request, registry: Operations) -> Response:
+        if request.one("orderBy").strip() not in ("", "identifier", "identifier ASC"):
+            raise RegistryError("orderBy: only identifier is supported")
+        size = request.number("pageSize", 20)
+        query = ard.query(ard.list_filter(request.one("filter")))
+        hits = await _hits(registry, query, size, request.one("pageToken"), request.reader)
         said: dict[str, Any] = {
-            "items": [ard.published(hit.entry) for hit in hits.hits],
+            "items": [ard.published(hit.entry) for hit in hits],
             "total": hits.total,
         }
         if hits.next:
             said["pageToken"] = hits.next
-        return _document(asked, msgspec.json.encode(said))
+        return _document(request, msgspec.json.encode(said), shared=_anonymous(request))
 
-    async def _retrieve(self, asked: Asked) -> Reply:
-        name = ard.identifier(asked.path.removeprefix("/agents/"))
-        try:
-            entry = await self._database.run(Database.get, name, asked.caller)
-        except NotFound:
-            entry = None
-        if entry is None or entry.urn != name or not entry.has_domain:
+    async def _retrieve(self, request: Request, registry: Operations) -> Response:
+        name = ard.identifier(request.path.rpartition("/")[2])
+        found = await registry.database.run(Database.find, name)
+        reader = request.reader
+        if found is None or not found.shown or not found.has_domain:
             raise ard.missing(name)
-        return _document(asked, msgspec.json.encode(ard.published(entry)))
+        if reader is not None and not found.audience.admits(reader):
+            raise ard.missing(name)
+        body = msgspec.json.encode(ard.published(found))
+        return _document(request, body, shared=_anonymous(request))
 
     # -- documents
 
-    async def _catalog(self, asked: Asked) -> Reply:
+    async def _catalog(self, request: Request, registry: Operations) -> Response:
         """The entries that everybody may see. The document is kept until an entry changes."""
-        url = self._url or asked.url
-        last = await self._database.run(Database.changes, "", 1)
+        url, kind = self._url or request.url, JSON
+        last = await registry.database.run(Database.changes, "", 1)
         number = last[0].number if last else 0
         if self._made[:2] != (number, url):
-            self._made = number, url, await self._database.run(_written, url, self._keys)
-        kind = catalog.CATALOG if asked.path == catalog.PATHS[0] else JSON
-        return _document(replace(asked, caller=Caller()), self._made[2], kind)
+            self._made = number, url, await registry.database.run(_written, url, self._keys)
+        if request.path == catalog.PATHS[0]:
+            kind = catalog.CATALOG
+        return _document(request, self._made[2], kind, shared=True)
 
-    async def _key_document(self, asked: Asked) -> Reply:
+    async def _key_document(self, request: Request, _: Operations) -> Response:
         """The public keys that verify the catalog: as a DID document, or as a key set."""
         found: dict[str, Any] = {}
-        if asked.path == DID_PATH and (did := web_did(self._url)):
-            found = did_document(did, self._keys)
-        elif asked.path == KEYS_PATH:
+        if request.path == KEYS_PATH:
             found = {"keys": [key.jwk() for key in self._keys if key.made is not None]}
+        elif did := web_did(self._url):
+            found = did_document(did, self._keys)
         if not found.get("assertionMethod") and not found.get("keys"):
-            raise Refused("Nothing is signed here", "NOT_FOUND", 404)
-        return _document(replace(asked, caller=Caller()), msgspec.json.encode(found))
+            raise NotFound("the documents of this registry are not signed with such a key")
+        return _document(request, msgspec.json.encode(found), shared=True)
+
+
+async def _hits(
+    registry: Operations, query: Query | None, size: int, page: str, reader: Caller | None
+) -> Hits:
+    if query is None:
+        return Hits()
+    asked = replace(query, limit=size, page=page)
+    return await registry.database.run(Database.search, asked, reader)
+
+
+async def _counts(
+    registry: Operations, query: Query | None, term: str, reader: Caller | None
+) -> Sequence[tuple[str, int]]:
+    if query is None:
+        return []
+    if term == "type":  # there is only one
+        total = (await _hits(registry, query, 1, "", reader)).total
+        return [(catalog.AGENT, total)] if total else []
+    every = -1
+    return await registry.database.run(Database.facets, query, ard.FACETS[term], every, reader)
 
 
 # ---- in the thread of the database -----------------------------------------------------------
@@ -240,10 +197,11 @@ class ArdRoutes:
 
 def _written(database: Database, url: str, keys: Sequence[CardKey]) -> bytes:
     """Return the catalog of everything that everybody may see, signed if there are keys."""
-    found, query = [ard.registry(url)], Query(published=True, limit=MOST_LISTED)
+    found = [ard.registry(url)]
+    query = Query(published=True, limit=MOST_LISTED)
     while True:
         hits = database.search(query, Caller())
-        found += [ard.published(hit.entry) for hit in hits.hits]
+        found += [ard.published(hit.entry) for hit in hits]
         if not hits.next:
             break
         query = replace(query, page=hits.next)
@@ -258,61 +216,48 @@ def _written(database: Database, url: str, keys: Sequence[CardKey]) -> bytes:
 
 def _unwanted(database: Database, found: Sequence[Found]) -> list[Found]:
     """Return the results of others that contradict this registry: they have the name of one of its
-    entries, but another address, or the operator has rejected or removed that address."""
+    entries, but another address; or the operator has rejected or removed that address."""
     unwanted = []
     for each in found:
         try:
-            own = database.find(entries.urn(each.entry.url))
-        except RegistryError:
-            own = None
-        named = database.find(each.entry.identifier)
-        if own is not None and own.state in entries.GONE:
+            address = entries.address(each.entry.url)
+        except RegistryError:  # it could not become an entry
             unwanted.append(each)
-        elif named is not None and not _same(named, each):
+            continue
+        known = database.find(entries.urn(address))
+        named = database.find(each.entry.identifier)
+        if _gone(known) or (named is not None and named.url != address):
             unwanted.append(each)
     return unwanted
 
 
-def _same(entry: Entry, found: Found) -> bool:
-    try:
-        return entries.address(found.entry.url) == entry.url
-    except RegistryError:
-        return False
+def _gone(entry: Entry | None) -> bool:
+    return entry is not None and entry.state in entries.GONE
 
 
-# ---- replies ---------------------------------------------------------------------------------
+# ---- responses -------------------------------------------------------------------------------
 
 
 def _begin(token: str) -> int:
     number = token.removeprefix(MERGED)
     if token and (number == token or not number.isascii() or not number.isdecimal()):
-        raise Refused("pageToken: is not one of a search with these parameters")
+        raise RegistryError("pageToken: is not one of a search with these parameters")
     return min(int(number[:4] or "0"), MOST_LISTED)
 
 
-def _json(said: Any) -> Reply:
-    headers = {"Cache-Control": "no-store"}
-    return Reply(body=msgspec.json.encode(said), headers=headers)
+def _anonymous(request: Request) -> bool:
+    """Whether everybody gets the same answer."""
+    return request.reader is not None and not request.caller.identity
 
 
-def _document(asked: Asked, body: bytes, kind: str = JSON) -> Reply:
-    """A reply that may be kept; one for a known caller only by that caller."""
+def _document(request: Request, body: bytes, kind: str = JSON, *, shared: bool) -> Response:
+    """A response that may be kept; by its caller only, unless everybody gets the same."""
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    who = "private" if asked.caller.identity else "public"
-    headers = {"ETag": tag, "Cache-Control": f"{who}, max-age={FRESH}"}
-    if who == "public":
-        headers["Access-Control-Allow-Origin"] = "*"
-    given = [each.strip().removeprefix("W/") for each in asked.headers.get("if-none-match", "").split(",")]
+    who = "public" if shared else "private"
+    headers = {"etag": tag, "cache-control": f"{who}, max-age={FRESH}"}
+    if shared:
+        headers["access-control-allow-origin"] = "*"
+    given = [each.strip().removeprefix("W/") for each in request.condition.split(",")]
     if tag in given or "*" in given:
-        return Reply(status=304, headers=headers)
-    return Reply(body=body, kind=kind, headers=headers)
-
-
-def _failed(error: Refused, headers: Mapping[str, str] = {}) -> Reply:
-    return Reply(
-        status=error.status,
-        body=msgspec.json.encode(error.document()),
-        headers={"Cache-Control": "no-cache", **headers},
-    )
-
-
+        return Response(b"", 304, kind, headers)
+    return Response(body, 200, kind, headers)

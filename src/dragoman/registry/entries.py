@@ -19,13 +19,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
-from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from dragoman import AgentCard, Caller
+from dragoman.catalog import segment
 from dragoman.registry.differences import Difference, differences
 from dragoman.security.egress import EgressRefused, parse
 
@@ -266,7 +266,7 @@ def urn(url: str) -> str:
     """Return the URN of the agent at an address: `urn:air:<host>:a2a:…`. A host that is not a
     domain name gets another kind of URN, which means nothing outside of this registry."""
     target = parse(address(url))
-    path = [quote(part, safe="._-%") for part in target.path.split("/") if part]
+    path = [segment(part) for part in target.path.split("/") if part]
     port = "" if (target.scheme, target.port) == ("https", 443) else f":port-{target.port}"
     name = ":".join(("a2a", "at", *path)) if path else "a2a:agent"
     if has_domain(target.host):

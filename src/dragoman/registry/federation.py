@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.catalog import AGENT, CatalogEntry, CatalogError, read_entry
+from dragoman.registry.entries import WELL_KNOWN
 from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable, parse
 
 AT_ONCE = 5
@@ -136,7 +137,7 @@ def merge(*lists: Sequence[Found]) -> list[Found]:
     for found in lists:
         seen = set()
         for rank, each in enumerate(found, start=1):
-            key = (each.entry.identifier, each.entry.url)
+            key = (each.entry.identifier, _place(each.entry.url))
             if key in seen:  # a list has one vote for each agent
                 continue
             seen.add(key)
@@ -145,6 +146,13 @@ def merge(*lists: Sequence[Found]) -> list[Found]:
     best = max(points.values(), default=1.0)
     order = sorted(points, key=lambda key: -points[key])  # stable: earlier lists come first
     return [replace(first[key], score=100 * points[key] / best) for key in order]
+
+
+def _place(url: str) -> str:
+    """The address of an agent, whether a registry names it or its card."""
+    for known in WELL_KNOWN:
+        url = url.removesuffix(known)
+    return url.rstrip("/")
 
 
 def _results(body: bytes) -> list[Any]:

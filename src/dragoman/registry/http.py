@@ -44,6 +44,8 @@ class Request(Struct, frozen=True):
     body: bytes
     names: Mapping[str, str] = {}
     """The parts of the path that the route names, decoded once."""
+    condition: str = ""
+    """The header `If-None-Match`."""
 
     @property
     def operator(self) -> bool:
@@ -141,6 +143,9 @@ def read(scope: Mapping[str, Any], body: bytes) -> Request:
         scope["dragoman.url"],
         parse_qs(query, keep_blank_values=True),
         body,
+        condition=b",".join(v for k, v in scope["headers"] if k == b"if-none-match").decode(
+            "latin-1"
+        ),
     )
 
 

@@ -11,23 +11,26 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.registry import routes
+from dragoman.registry.ard_routes import ArdRoutes
 from dragoman.registry.database import Database
 from dragoman.registry.entries import NotFound, Policy, RegistryError
-from dragoman.registry.http import Request, Response, Route, failure, read
+from dragoman.registry.federation import Federation
+from dragoman.registry.http import Request, Response, failure, read
 from dragoman.registry.operations import Operations
+from dragoman.security.card_keys import CardKey
 
 logger = logging.getLogger("dragoman.registry")
 
 INTERVAL = 3600.0
 """Seconds after which a card is fetched again."""
 
-# Routes of other protocols, such as those of ARD, are added here.
-ROUTES: list[Route] = [*routes.ROUTES]
-
 
 class RegistryApp:
     """A registry in a SQLite file. `allow` are hosts and networks that are not public, to which
-    announced agents may lead; `accept` are the fields of a card whose changes need no approval."""
+    announced agents may lead; `accept` are the fields of a card whose changes need no approval.
+
+    `peers` are the base URLs of other registries, which searches by ARD ask, too. With `url`, the
+    address of this registry, and `sign` its catalog is signed."""
 
     def __init__(
         self,
@@ -36,9 +39,17 @@ class RegistryApp:
         allow: Sequence[str] = (),
         accept: Sequence[str] = (),
         interval: float = INTERVAL,
+        peers: Sequence[str] = (),
+        url: str = "",
+        sign: Sequence[CardKey] = (),
     ) -> None:
         if interval <= 0:
             raise ValueError("interval: must be greater than 0")
+        self._federation = Federation(peers, allow=allow)
+        self._routes = [
+            *routes.ROUTES,
+            *ArdRoutes(federation=self._federation, url=url, keys=sign).routes,
+        ]
         policy = Policy(tuple(accept))
         self._registry = Operations(Database(store), allow=allow, policy=policy)
         self._interval = interval
@@ -60,7 +71,7 @@ class RegistryApp:
 
     async def _answer(self, request: Request) -> Response:
         allowed = set()
-        for route in ROUTES:
+        for route in self._routes:
             names = route.matches(request.path)
             if names is not None and route.method == request.method:
                 return await route.answer(replace(request, names=names), self._registry)
@@ -87,6 +98,7 @@ class RegistryApp:
         finally:
             refreshing.cancel()
             await asyncio.gather(refreshing, return_exceptions=True)
+            await self._federation.close()
             await self._registry.__aexit__(None, None, None)
         await send({"type": "lifespan.shutdown.complete"})
 
