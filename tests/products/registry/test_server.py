@@ -173,11 +173,12 @@ async def test_a_card_with_a_wrong_signature_is_not_taken(tmp_path: Path) -> Non
 
 async def test_signatures_of_another_origin_count_for_nothing(tmp_path: Path) -> None:
     desk = Desk()
-    async with opened(tmp_path) as client, desk.shows(OLD) as url:
-        async with pages(await documents(url), 0) as copy:
-            added = await client.add(Addition(copy))
-            assert added.entry.candidate is not None and not added.entry.candidate.keys
-            assert any("count for nothing" in each for each in added.warnings)
+    async with desk.shows(OLD) as url:
+        found = await documents(url)
+    async with opened(tmp_path) as client, pages(found, 0) as copy:
+        added = await client.add(Addition(copy))
+        assert added.entry.candidate is not None and not added.entry.candidate.keys
+        assert any("count for nothing" in each for each in added.warnings)
 
 
 @asynccontextmanager
