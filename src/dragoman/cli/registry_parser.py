@@ -71,13 +71,20 @@ def add(commands: Any) -> None:
         help=f"list only entries in this state: {', '.join(STATES)} (default: all)",
     )
 
-    one = _command(inner, "show", "show an entry, and what has happened to it", "flight-booking")
+    one = _command(
+        inner,
+        "show",
+        "show an entry, and what has happened to it",
+        "flight-booking",
+        "flight-booking --json",
+    )
     _name(one)
     one = _command(
         inner,
         "diff",
         "show how the new card of an agent differs from the approved one",
         "flight-booking",
+        "flight-booking --registry https://agents.example",
     )
     _name(one)
     one = _command(
@@ -96,11 +103,29 @@ def add(commands: Any) -> None:
         help="approve only the card with this digest, which `registry diff` prints (default: the "
         "newest card)",
     )
-    one = _command(inner, "reject", "reject an entry, or the change of its card", "flight-booking")
+    one = _command(
+        inner,
+        "reject",
+        "reject an entry, or the change of its card",
+        "flight-booking",
+        "urn:air:flights.example:a2a:agent",
+    )
     _name(one)
-    one = _command(inner, "remove", "remove an entry, until it is added again", "flight-booking")
+    one = _command(
+        inner,
+        "remove",
+        "remove an entry, until it is added again",
+        "flight-booking",
+        "flight-booking --registry https://agents.example --bearer @token",
+    )
     _name(one)
-    one = _command(inner, "refresh", "fetch the card of an agent now", "flight-booking")
+    one = _command(
+        inner,
+        "refresh",
+        "fetch the card of an agent now",
+        "flight-booking",
+        "flight-booking --json",
+    )
     _name(one)
 
     one = _command(
@@ -143,6 +168,7 @@ def add(commands: Any) -> None:
         "export",
         "print all entries as JSON, one line for each",
         "> agents.jsonl",
+        "--registry https://agents.example > agents.jsonl",
         json=False,
     )
 
