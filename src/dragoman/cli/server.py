@@ -12,6 +12,7 @@ from types import FrameType
 import uvicorn
 
 from dragoman.cli import tls
+from dragoman.cli.announcement import Announcement
 from dragoman.cli.connection_limits import ConnectionLimits, accept_pending, files
 from dragoman.cli.serve import hang_up, leave
 from dragoman.cli.served_connection import HTTP, Protocol
@@ -31,6 +32,8 @@ class Server(uvicorn.Server):
 
     limits: ConnectionLimits
     """Counts and limits the open connections."""
+    announced: Announcement | None = None
+    """Where the agents are announced after the start."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start to drain; a second signal stops the process at once. uvicorn's own method would
@@ -98,7 +101,10 @@ class Server(uvicorn.Server):
         self.started = True
         hang_up(self.reload)
         if sockets:
-            announce(app, sockets[0].getsockname()[1])
+            port = sockets[0].getsockname()[1]
+            announce(app, port)
+            if self.announced is not None:
+                self.announced.begin(app, port)
             if self.limits.most < settings.max_connections:
                 logger.info("the limit of open files allows only %d connections", self.limits.most)
 
@@ -127,6 +133,8 @@ class Server(uvicorn.Server):
         """Wait for running turns, then end streams, then close connections."""
         app = self.config.loaded_app
         assert isinstance(app, App)
+        if self.announced is not None:
+            await self.announced.end()
         # clients close their connection after the next response, and use another replica
         self.server_state.default_headers = [
             *self.server_state.default_headers,
@@ -181,12 +189,19 @@ class Server(uvicorn.Server):
         ) or any(isinstance(server, tls.TLSAcceptor) and server.busy for server in self.servers)
 
 
+def address(app: App, port: int) -> str:
+    """The URL of the application: from the setting `url`, else where it listens."""
+    settings = app.settings
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    scheme = "https" if settings.cert else "http"
+    return settings.url.rstrip("/") or f"{scheme}://{host}:{port}"
+
+
 def announce(app: App, port: int) -> None:
     """Log the addresses and the main settings of the server."""
     settings = app.settings
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    scheme = "https" if settings.cert else "http"
-    base = settings.url.rstrip("/") or f"{scheme}://{host}:{port}"
+    base = address(app, port)
     if settings.url:
         logger.info("listening on %s:%d%s", host, port, " (TLS)" if settings.cert else "")
     for endpoint in app.endpoints.values():

@@ -50,7 +50,7 @@ def differences(
 
 
 def _plain(card: AgentCard) -> dict[str, Any]:
-    said: dict[str, Any] = msgspec.to_builtins(card)
+    said: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(card))
     said.pop("signatures", None)
     return said
 
@@ -60,7 +60,7 @@ def _compare(before: Any, after: Any, path: str) -> Iterator[Difference]:
         return
     old, new = _named(before), _named(after)
     if old is None or new is None or _kind(path) == "address":
-        yield Difference(path, before, after, _kind(path))
+        yield Difference(path, before, after, _kind(path, before, after))
         return
     listed = isinstance(before, list)
     for name in dict.fromkeys((*old, *new)):
@@ -78,8 +78,20 @@ def _named(value: Any) -> Mapping[str, Any] | None:
     return parts if value and len(parts) == len(value) else None
 
 
-def _kind(path: str) -> Kind:
-    for part in path.replace("[", ".").split("."):
-        if part in GUARDED:
-            return GUARDED[part]
-    return "other"
+def _kind(path: str, *values: Any) -> Kind:
+    """The kind of a difference: by its path, or by what is inside of what differs."""
+    parts = path.replace("[", ".").split(".")
+    found = {GUARDED[part] for part in parts if part in GUARDED}
+    for value in values:
+        found |= {GUARDED[name] for name in _fields(value) if name in GUARDED}
+    return min(found, default="other")
+
+
+def _fields(value: Any) -> Iterator[str]:
+    """The names of all fields in a value, at any depth."""
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _fields(part)

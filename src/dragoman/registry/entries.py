@@ -372,7 +372,7 @@ def for_readers(entry: Entry) -> Entry:
 def change(before: Entry | None, after: Entry, who: str, what: str, at: str) -> Change | None:
     """The record of a change; None if nothing but the health, or the signatures, is new."""
     old, new = _recorded(before), _recorded(after)
-    differing = [name for name in new if old.get(name) != new[name]]
+    differing = [name for name in new if (old.get(name) or None) != (new[name] or None)]
     if not differing:
         return None
     return Change(
