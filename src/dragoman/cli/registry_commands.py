@@ -17,9 +17,12 @@ from dragoman.cli.text_table import json_text, plain, table
 from dragoman.registry import Entry, Hits, Query, Registry, RegistryError
 from dragoman.registry.database import Database, path
 from dragoman.registry.entries import MOST_LISTED, Audience, Change, State
+from dragoman.registry.import_catalog import Imported, import_catalog
 from dragoman.registry.operations import Details, Operations
 from dragoman.registry.routes import Addition
 
+CREATING = ("add", "import-catalog")
+"""The commands that make the file of a registry."""
 LONGEST = 100
 """The most characters of a value that a difference shows."""
 
@@ -60,6 +63,10 @@ class Here:
         )
         return await self._registry.details(entry.urn)
 
+    async def import_catalog(self, url: str) -> Imported:
+        """See `Registry.import_catalog`."""
+        return await import_catalog(self._registry, url)
+
     async def approve(self, name: str, *, alias: str = "", digest: str = "") -> Entry:
         """See `Registry.approve`."""
         return await self._registry.approve(name, self._who, alias=alias, digest=digest)
@@ -85,6 +92,7 @@ def serve(arguments: Namespace) -> int:
     from dragoman import App
     from dragoman.cli import serve as server
     from dragoman.registry import RegistryApp
+    from dragoman.security.card_keys import CardKey
 
     options = _options(arguments)
     settings = options.in_force()
@@ -96,9 +104,12 @@ def serve(arguments: Namespace) -> int:
             allow=[*settings.egress_allow, *arguments.allow],
             accept=arguments.accept,
             interval=arguments.refresh,
+            peers=arguments.peer,
+            url=settings.url,
+            sign=[CardKey.load(key) for key in settings.card_keys],
         )
     except ValueError as error:
-        raise UsageError(f"--allow: {error}") from None
+        raise UsageError(f"--allow, --peer or card_keys: {error}") from None
     return server.serve_app(App(mounts={"/": registry}), options)
 
 
@@ -135,12 +146,14 @@ async def _used(arguments: Namespace) -> AsyncIterator[Used]:
             except ValueError as error:
                 raise UsageError(f"--registry: {error}") from None
             return
-        if arguments.command != "add" and not path(arguments.file).exists():
+        if arguments.command not in CREATING and not path(arguments.file).exists():
             raise UsageError(
                 f"{path(arguments.file)}: no such file; name one with --store, or a server with "
                 "--registry"
             )
-        yield Here(await stack.enter_async_context(Operations(Database(arguments.file))))
+        allow = getattr(arguments, "allow", ())
+        registry = Operations(Database(arguments.file), allow=allow)
+        yield Here(await stack.enter_async_context(registry))
 
 
 async def _sockets(arguments: Namespace, stack: AsyncExitStack) -> Any:
@@ -173,6 +186,20 @@ async def add(registry: Used, arguments: Namespace) -> int:
         print(f"  {plain(each)}")
     if details.entry.state == "pending":
         print(f"approve it with: dragoman registry approve {details.entry.urn}")
+    return 0
+
+
+async def import_(registry: Used, arguments: Namespace) -> int:
+    """Take in the agents of a catalog, and print which ones, and why others are left out."""
+    found = await registry.import_catalog(arguments.url)
+    if arguments.json:
+        return _json(found)
+    for urn in found.waiting:
+        print(f"pending: {plain(urn)}")
+    for urn in found.known:
+        print(f"known: {plain(urn)}")
+    for each in found.left:
+        print(f"left out: {plain(each.identifier[:LONGEST])}: {plain(each.reason)}")
     return 0
 
 
@@ -300,6 +327,7 @@ COMMANDS: dict[str, Command] = {
     "approve": approve,
     "diff": diff,
     "export": export,
+    "import-catalog": import_,
     "list": list_,
     "refresh": _simple("refresh"),
     "reject": _simple("reject"),

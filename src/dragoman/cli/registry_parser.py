@@ -63,6 +63,27 @@ def add(commands: Any) -> None:
         help="a request that it is for, in the words of users; can be repeated (default: none)",
     )
 
+    one = _command(
+        inner,
+        "import-catalog",
+        "take in the agents of a foreign catalog; each waits for approval",
+        "https://partner.example",
+        "https://partner.example/agents.json --json",
+    )
+    one.add_argument(
+        "url",
+        metavar="URL",
+        help="the host of the catalog, whose well-known paths are read, or the URL of the catalog",
+    )
+    one.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="with --store, agents in the catalog may be at this private host or network; can be "
+        "repeated (default: none)",
+    )
+
     one = _command(inner, "list", "list entries", "", "--state pending --json")
     one.add_argument(
         "--state",
@@ -197,6 +218,13 @@ def _serve(inner: Any) -> None:
         metavar="HOST",
         help="announced agents may be at this private host or network; can be repeated (default: "
         "the setting egress_allow)",
+    )
+    serve.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="searches by ARD also ask the registry at this URL; can be repeated (default: none)",
     )
     serve.add_argument(
         "--accept",

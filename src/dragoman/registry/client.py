@@ -39,8 +39,9 @@ from dragoman.registry.entries import (
     State,
     Trust,
 )
+from dragoman.registry.import_catalog import Imported
 from dragoman.registry.operations import Details
-from dragoman.registry.routes import Addition, Announcement, Approval
+from dragoman.registry.routes import Addition, Announcement, Approval, ForeignCatalog
 
 T = TypeVar("T")
 
@@ -148,6 +149,10 @@ class Registry:
         given = Announcement(url, tuple(queries))
         found = await self._call("POST", "/registry/announcements", dict[str, Any], given)
         return found["urn"], found["state"]
+
+    async def import_catalog(self, url: str) -> Imported:
+        """Let the registry take in the agents of a foreign catalog, which wait for approval."""
+        return await self._call("POST", "/registry/catalogs", Imported, ForeignCatalog(url))
 
     async def entries(self, state: State | None = None, after: str = "") -> list[Entry]:
         """A page of entries by their URN, whatever their state."""

@@ -20,6 +20,7 @@ from dragoman.registry.entries import (
     for_readers,
 )
 from dragoman.registry.http import ANNOUNCE, WRITE, Request, Response, Route
+from dragoman.registry.import_catalog import import_catalog
 from dragoman.registry.operations import Operations
 
 
@@ -38,6 +39,12 @@ class Announcement(Struct, frozen=True, forbid_unknown_fields=True):
 
     url: str
     queries: tuple[str, ...] = ()
+
+
+class ForeignCatalog(Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of an `import`."""
+
+    url: str
 
 
 class Approval(Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,6 +131,12 @@ async def announce(request: Request, registry: Operations) -> Response:
     return Response({"urn": entry.urn, "state": entry.state}, 202)
 
 
+async def import_(request: Request, registry: Operations) -> Response:
+    """Take in the agents of a foreign catalog."""
+    request.must(WRITE)
+    return Response(await import_catalog(registry, request.decode(ForeignCatalog).url))
+
+
 async def approve(request: Request, registry: Operations) -> Response:
     """Approve the newest card of an entry."""
     request.must(WRITE)
@@ -166,6 +179,7 @@ ROUTES: list[Route] = [
     Route("GET", f"{ONE}/changes", changes),
     Route("GET", "/registry/changes", changes),
     Route("POST", "/registry/announcements", announce),
+    Route("POST", "/registry/catalogs", import_),
 ]
 """The first route that matches answers."""
 

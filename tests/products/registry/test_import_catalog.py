@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,13 +12,16 @@ from typing import Any
 import pytest
 
 from dragoman import App, catalog
-from dragoman.registry import RegistryError
+from dragoman.cli import main
+from dragoman.client import StaticToken
+from dragoman.registry import Registry, RegistryError
 from dragoman.registry.database import Database
 from dragoman.registry.entries import Entry
 from dragoman.registry.import_catalog import import_catalog
 from dragoman.registry.operations import Operations
-from tests.harness.server import serving
-from tests.products.registry.parts import Desk
+from tests.harness.server import served, serving
+from tests.products.registry import ard_parts, parts
+from tests.products.registry.parts import TOKENS, Desk
 
 CARD = "/.well-known/agent-card.json"
 
@@ -175,3 +179,52 @@ async def test_an_address_that_is_none(tmp_path: Path, url: str) -> None:
     async with registry(tmp_path) as made:
         with pytest.raises(RegistryError, match="is not the address of a catalog"):
             await import_catalog(made, url)
+
+
+# ---- over HTTP, and the command --------------------------------------------------------------
+
+
+async def test_only_operators_import(tmp_path: Path) -> None:
+    """The server takes the same rules for the addresses."""
+    async with AsyncExitStack() as stack:
+        desk = await stack.enter_async_context(Desk().shows())
+        server = await stack.enter_async_context(served(parts.registry(tmp_path, auth=TOKENS)))
+        for who in ("reader", "announcer"):
+            client = Registry(server.url, auth=StaticToken(who))
+            with pytest.raises(RegistryError, match="registry:write"):
+                await (await stack.enter_async_context(client)).import_catalog(desk)
+        operator = Registry(server.url, auth=StaticToken("operator"))
+        await stack.enter_async_context(operator)
+        found = await operator.import_catalog(desk)
+        assert await operator.entries() == []
+    assert [each.reason for each in found.left] == [found.left[0].reason]
+    assert "--allow" in found.left[0].reason
+
+
+async def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = ["--store", f"sqlite:///{tmp_path}/agents.db"]
+
+    async def typed(*words: str) -> int:
+        return await asyncio.to_thread(main, ["registry", "import-catalog", *words])
+
+    async with Desk().shows() as url:
+        assert await typed(url, *store) == 0
+        assert capsys.readouterr().out.startswith("left out: urn:air:agent.localhost:port-")
+        assert await typed(url, *store, "--allow", "127.0.0.1") == 0
+        assert capsys.readouterr().out.startswith("pending: urn:dragoman:local:127.0.0.1:port-")
+        assert await typed(url, *store, "--json") == 0
+        assert len(json.loads(capsys.readouterr().out)["waiting"]) == 1
+        assert await typed(f"{url}/nothing", *store) == 1
+        assert "there is no catalog" in capsys.readouterr().err
+
+
+async def test_a_registry_imports_the_catalog_of_another(tmp_path: Path) -> None:
+    """What one registry publishes, another takes in; its own entry is no agent."""
+    places = [ard_parts.entry(f"https://a{n}.example", f"A {n}") for n in range(3)]
+    async with (
+        ard_parts.registry(tmp_path / "other", *places, auth=None) as http,
+        registry(tmp_path) as made,
+    ):
+        found = await import_catalog(made, str(http.base_url))
+    assert len(found.left) == 4  # nobody is at these addresses
+    assert found.left[0].reason == "it is no A2A agent, but application/ai-registry+json"
