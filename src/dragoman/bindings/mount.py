@@ -11,7 +11,16 @@ from typing import Any, TypeAlias
 
 from dragoman.bindings import http
 from dragoman.bindings.authentication import Authentication
-from dragoman.bindings.http_request import Gone, HTTPRequest, Message, Receive, Scope
+from dragoman.bindings.http_request import (
+    JSON,
+    Gone,
+    HTTPRequest,
+    Message,
+    Receive,
+    Scope,
+    headers_of,
+)
+from dragoman.dialects.v1_0 import encode
 from dragoman.model.errors import A2AError, InternalError
 from dragoman.security.client_network import loopback
 from dragoman.telemetry.logs import logger
@@ -24,6 +33,9 @@ URL = "dragoman.url"
 """The URL of the mounted application: from the setting `url`, else as the request names it."""
 LOCAL = "dragoman.local"
 """Whether the request can only come from this machine, of a server without authentication."""
+
+CODES = {429: "RATE_LIMIT_EXCEEDED", 500: "INTERNAL_ERROR"}
+"""ARD's codes of errors, by HTTP status, where they are not those of gRPC."""
 
 _PATH = re.compile(r"/(?:[\w.~-]+(?:/[\w.~-]+)*)?", re.ASCII)
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"via")
@@ -74,7 +86,7 @@ class Mount:
                 error = InternalError.of(error)
             if began:
                 raise Gone from None  # half of a response cannot become an error
-            await http.fail(incoming, error)
+            await _fail(incoming, error)
 
     def _local(self, incoming: HTTPRequest) -> bool:
         """Whether only somebody on this machine can have sent the request. A proxy on this machine
@@ -88,6 +100,15 @@ class Mount:
             and access.hosts.own(incoming)
             and not any(name in incoming.headers for name in _FORWARDED)
         )
+
+
+async def _fail(incoming: HTTPRequest, error: A2AError) -> None:
+    """Send an error in the form of HTTP+JSON, and of ARD."""
+    incoming.failed(error)
+    code = CODES.get(error.http, error.grpc)
+    said = {"errorCode": code, "message": error.message, **error.to_http()}
+    headers = (http.PRIVATE, *headers_of(error.headers))
+    await incoming.respond(error.http, encode(said), JSON, headers)
 
 
 def check_path(path: str, agents: Container[str]) -> None:

@@ -92,12 +92,13 @@ def serve(arguments: Namespace) -> int:
     from dragoman import App
     from dragoman.cli import serve as server
     from dragoman.registry import RegistryApp
-    from dragoman.security.card_keys import CardKey
+    from dragoman.server import wiring
 
     options = _options(arguments)
     settings = options.in_force()
     if arguments.refresh <= 0:
         raise UsageError("--refresh: must be greater than 0")
+    keys = wiring.keys(settings)
     try:
         registry = RegistryApp(
             arguments.file,
@@ -106,10 +107,10 @@ def serve(arguments: Namespace) -> int:
             interval=arguments.refresh,
             peers=arguments.peer,
             url=settings.url,
-            sign=[CardKey.load(key) for key in settings.card_keys],
+            sign=keys,
         )
     except ValueError as error:
-        raise UsageError(f"--allow, --peer or card_keys: {error}") from None
+        raise UsageError(f"--allow or --peer: {error}") from None
     return server.serve_app(App(mounts={"/": registry}), options)
 
 

@@ -262,6 +262,13 @@ async def test_what_is_no_identifier(http: httpx.AsyncClient, segment: str) -> N
     assert (response.status_code, response.json()["errorCode"]) == (400, "INVALID_ARGUMENT")
 
 
+async def test_credentials_that_are_wrong(http: httpx.AsyncClient) -> None:
+    for headers in ({"authorization": "Bearer nobody"}, {"authorization": ""}):
+        response = await http.get("/agents", headers=headers)
+        assert (response.status_code, response.json()["errorCode"]) == (401, "UNAUTHENTICATED")
+        assert response.json()["message"] and response.headers["www-authenticate"]
+
+
 # ---- all agents ----------------------------------------------------------------------------
 
 
