@@ -19,6 +19,20 @@ from msgspec import Meta, Struct, field
 
 from dragoman.model.types import AgentCard
 
+__all__ = (
+    "Catalog",
+    "CatalogEntry",
+    "CatalogError",
+    "CatalogHost",
+    "document",
+    "entry",
+    "identifier",
+    "parse",
+    "publisher",
+    "read_entry",
+    "urn",
+)
+
 T = TypeVar("T")
 
 PATHS = ("/.well-known/ai-catalog.json", "/.well-known/ard.json")
