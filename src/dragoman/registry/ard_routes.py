@@ -3,6 +3,7 @@ published entries. Every answer covers only what the caller may see."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import Caller, catalog
+from dragoman.catalog import CatalogEntry
 from dragoman.registry import ard, entries
 from dragoman.registry.ard import ExploreRequest, SearchRequest
 from dragoman.registry.database import Database
@@ -30,6 +32,7 @@ from dragoman.security.catalog_signatures import DID_PATH, did_document, sign, s
 
 JSON = "application/json"
 KEYS_PATH = "/.well-known/jwks.json"
+PAGE = 200
 FRESH = 60
 """Seconds that an answer may be kept."""
 MERGED = "m"
@@ -54,6 +57,7 @@ class ArdRoutes:
         self._url = url.rstrip("/")
         self._keys = tuple(keys) if url else ()
         self._made: tuple[int, str, bytes] = (-1, "", b"")
+        self._making = asyncio.Lock()
         documents: list[tuple[str, Handler]] = [
             *((path, self._catalog) for path in catalog.PATHS),
             *((path, self._key_document) for path in (DID_PATH, KEYS_PATH)),
@@ -151,13 +155,25 @@ class ArdRoutes:
     async def _catalog(self, request: Request, registry: Operations) -> Response:
         """The entries that everybody may see. The document is kept until an entry changes."""
         url, kind = self._url or request.url, JSON
-        last = await registry.database.run(Database.changes, "", 1)
-        number = last[0].number if last else 0
-        if self._made[:2] != (number, url):
-            self._made = number, url, await registry.database.run(_written, url, self._keys)
+        async with self._making:
+            last = await registry.database.run(Database.changes, "", 1)
+            number = last[0].number if last else 0
+            if self._made[:2] != (number, url):
+                self._made = number, url, await self._written(url, registry)
+            body = self._made[2]
         if request.path == catalog.PATHS[0]:
             kind = catalog.CATALOG
-        return _document(request, self._made[2], kind, shared=True)
+        return _document(request, body, kind, shared=True)
+
+    async def _written(self, url: str, registry: Operations) -> bytes:
+        """Make the document, page by page, so that other requests need not wait for all of it."""
+        found: list[CatalogEntry] = []
+        after = " "  # before all URNs
+        while after:
+            page, after = await registry.database.run(_published, after)
+            found += page
+        # The signature of many entries takes a while.
+        return await asyncio.to_thread(_encoded, url, found, self._keys)
 
     async def _key_document(self, request: Request, _: Operations) -> Response:
         """The public keys that verify the catalog: as a DID document, or as a key set."""
@@ -192,26 +208,26 @@ async def _counts(
     return await registry.database.run(Database.facets, query, ard.FACETS[term], every, reader)
 
 
+def _encoded(url: str, found: Sequence[CatalogEntry], keys: Sequence[CardKey]) -> bytes:
+    """Return the catalog of these entries and of the registry itself, signed if there are keys."""
+    own = ard.registry(url)
+    by = signer(url, keys, f"{url}{KEYS_PATH}")
+    host = catalog.CatalogHost(
+        display_name=own.display_name, identifier=by.name if by is not None else own.publisher
+    )
+    document = catalog.document(catalog.Catalog(entries=(own, *found), host=host))
+    return msgspec.json.encode(document if by is None else sign(document, by))
+
+
 # ---- in the thread of the database -----------------------------------------------------------
 
 
-def _written(database: Database, url: str, keys: Sequence[CardKey]) -> bytes:
-    """Return the catalog of everything that everybody may see, signed if there are keys."""
-    found = [ard.registry(url)]
-    query = Query(published=True, limit=MOST_LISTED)
-    while True:
-        hits = database.search(query, Caller())
-        found += [ard.published(hit.entry) for hit in hits]
-        if not hits.next:
-            break
-        query = replace(query, page=hits.next)
-    by = signer(url, keys, f"{url}{KEYS_PATH}")
-    host = catalog.CatalogHost(
-        display_name=found[0].display_name,
-        identifier=by.name if by is not None else found[0].publisher,
-    )
-    document = catalog.document(catalog.Catalog(entries=tuple(found), host=host))
-    return msgspec.json.encode(document if by is None else sign(document, by))
+def _published(database: Database, after: str) -> tuple[list[CatalogEntry], str]:
+    """Return a page of what everybody may see, and the URN after which the next one begins; empty
+    at the end."""
+    page = database.entries(limit=PAGE, after=after)
+    shown = [each for each in page if each.shown and each.audience.everyone and each.has_domain]
+    return [ard.published(each) for each in shown], page[-1].urn if len(page) == PAGE else ""
 
 
 def _unwanted(database: Database, found: Sequence[Found]) -> list[Found]:

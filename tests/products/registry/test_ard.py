@@ -440,6 +440,6 @@ async def test_the_catalog_follows_the_entries(tmp_path: Path) -> None:
 
 
 async def test_more_entries_than_one_page(tmp_path: Path) -> None:
-    many = [entry(f"https://a{number:03}.example", f"A {number}") for number in range(205)]
+    many = [entry(f"https://a{number:03}.example", f"A {number}") for number in range(405)]
     async with registry(tmp_path, *many) as http:
-        assert len((await http.get(catalog.PATHS[1])).json()["entries"]) == 206
+        assert len((await http.get(catalog.PATHS[1])).json()["entries"]) == 406

@@ -12,11 +12,15 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman import catalog
+from dragoman import App, catalog
+from dragoman.cli import main
 from dragoman.registry.federation import LARGEST, Federation, Found, merge
+from dragoman.security.card_keys import CardKey
+from tests.harness.server import serving
 from tests.products.registry.ard_parts import (
     Peer,
     entry,
+    fill,
     finds,
     registry,
     respond,
@@ -97,6 +101,23 @@ async def test_results_of_others_are_no_entries(tmp_path: Path) -> None:
         assert "air.example" not in (await http.get(catalog.PATHS[0])).text
         own = await http.post("/registry/search", json={"text": "travel"})
         assert "Ferry Desk" in own.text and "Air Desk" not in own.text
+
+
+async def test_the_command_takes_peers_and_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[App] = []
+    monkeypatch.setattr("dragoman.cli.serve.serve_app", lambda app, _: made.append(app) or 0)
+    (tmp_path / "key.pem").write_bytes(CardKey.generate().pem())
+    monkeypatch.setenv("DRAGOMAN_CARD_KEYS", str(tmp_path / "key.pem"))
+    store = f"sqlite:///{fill(tmp_path, FERRY)}/agents.db"
+    async with Peer(finds(result("https://air.example", "Air Desk"))) as peer:
+        words = ["--store", store, "--peer", peer.url, "--url", "https://agents.example"]
+        assert main(["registry", "serve", *words]) == 0
+        async with serving(made[0]) as url, httpx.AsyncClient(base_url=url) as http:
+            assert names(await search(http)) == ["Ferry Desk", "Air Desk"]
+            document = (await http.get(catalog.PATHS[1])).json()
+    assert document["signature"]["signer"] == "did:web:agents.example"
 
 
 # ---- registries that misbehave ---------------------------------------------------------------
