@@ -40,7 +40,8 @@ class ApprovedAgent(Struct, frozen=True):
 
 @runtime_checkable
 class AgentReference(Protocol):
-    """Names an agent; who gave the name knows where it is, and which card was approved."""
+    """Names an agent; who gave the name knows where it is, and which card was approved. Its `repr`
+    is the same in each process: a durable handler keeps by it what was named."""
 
     async def resolve(self) -> ApprovedAgent:
         """Find the agent."""

@@ -33,7 +33,7 @@ from dragoman.client.delegation import Delegation, Steps
 from dragoman.client.discovery import INSTALL, SPOKEN, CardCache, Cards, address, interfaces
 from dragoman.client.error_advice import explain
 from dragoman.client.inbox import Inbox
-from dragoman.client.kept_result import ERRORS, content_of, digest, known_card, once
+from dragoman.client.kept_result import ERRORS, content_of, digest, known_agent, known_card, once
 from dragoman.client.limits import DEFAULT, Limits, TooLarge
 from dragoman.client.result import Result
 from dragoman.client.retry_pauses import PASSING, Pauses
@@ -318,7 +318,10 @@ class Client:
 
     async def _resolve(self, reference: AgentReference) -> None:
         """Find the agent that the reference names. Its card must be signed by an approved key."""
-        self._approved = approved = await reference.resolve()
+        if (steps := self._steps) is None:
+            self._approved = approved = await reference.resolve()
+        else:
+            self._approved = approved = await known_agent(steps, reference)
         self._target = approved.url
         if approved.keys and self._judge is None:
             self._cards.judge = Trust(list(approved.keys.values()))
