@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from dragoman import AgentCard, Caller
-from dragoman.catalog import segment
+from dragoman.catalog import domain, segment
 from dragoman.registry.differences import Difference, differences
 from dragoman.security.egress import EgressRefused, parse
 
@@ -276,8 +276,7 @@ def urn(url: str) -> str:
 
 def has_domain(host: str) -> bool:
     """Whether a host is a domain name: not an IP address, not `localhost`, not a single label."""
-    last = host.rpartition(".")[2]
-    return "." in host and ":" not in host and last != "localhost" and not last.isdigit()
+    return bool(domain(host))
 
 
 def check_alias(alias: str) -> None:

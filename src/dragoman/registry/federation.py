@@ -24,7 +24,7 @@ AT_ONCE = 5
 """How many registries one search asks at the same time."""
 PATIENCE = 2.0
 """Seconds that a registry has for its answer."""
-LARGEST = 1 << 20
+LARGEST = 1 << 18
 """The most bytes of an answer."""
 MOST_PEERS = 50
 DEPTH = 60
@@ -63,6 +63,9 @@ class Federation:
         if len(peers) > MOST_PEERS:
             raise ValueError(f"peers: at most {MOST_PEERS} registries can be listed")
         targets = [parse(url) for url in peers]
+        for url, target in zip(peers, targets, strict=True):
+            if target.query or "#" in url:
+                raise ValueError(f"peers: {url[:200]!r}: the URL of a registry has no query")
         self.peers = tuple(dict.fromkeys(url.rstrip("/") for url in peers))
         """The base URLs of the registries."""
         self._timeout = timeout

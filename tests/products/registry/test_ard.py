@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman import catalog
-from dragoman.registry.entries import Audience, Entry
+from dragoman.registry.entries import Audience, Entry, urn
 from dragoman.security.card_keys import CardKey
 from dragoman.security.catalog_signatures import verify
 from tests.products.registry.ard_parts import RITA, TYPE, entry, fill, registry, search
@@ -419,6 +419,25 @@ async def test_the_catalog_is_signed(http: httpx.AsyncClient) -> None:
     content = (await http.get(catalog.PATHS[0])).content
     assert verify(content, keys) == document["id"] == "did:web:agents.harbour.example"
     assert (await http.get("/.well-known/jwks.json")).json()["keys"] == [KEY.jwk()]
+
+
+@pytest.mark.parametrize("place", [*catalog.PATHS, "/agents", path(FERRY)])
+async def test_documents_have_a_head(http: httpx.AsyncClient, place: str) -> None:
+    head, whole = await http.head(place), await http.get(place)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["etag"] == whole.headers["etag"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("https://a.example", "https://A.example/desk/x", "http://a.example:8000/desk"),
+        *("https://a.example/~x/b_c", "https://a.example:8443", "https://xn--a.example"),
+    ],
+)
+async def test_a_server_publishes_the_name_that_a_registry_gives_it(place: str) -> None:
+    assert catalog.identifier(place) == urn(place)
+    assert catalog.valid(urn(place))
 
 
 async def test_without_a_url_nothing_is_signed(tmp_path: Path) -> None:

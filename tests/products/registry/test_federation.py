@@ -286,7 +286,7 @@ async def test_only_the_listed_address_is_reached() -> None:
 
 
 async def test_what_cannot_be_listed() -> None:
-    for wrong in ("ftp://a.example", "a.example", "https://a@b.example", "https://"):
+    for wrong in ("ftp://a.example", "a.example", "https://a@b.example", "https://", "https://a?b"):
         with pytest.raises(ValueError, match=r"URL|host|credentials"):
             Federation([wrong])
     with pytest.raises(ValueError, match="at most 50"):
