@@ -199,6 +199,14 @@ def _serve(inner: Any) -> None:
         "the setting egress_allow)",
     )
     serve.add_argument(
+        "--operator",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="this caller may change entries without the scope registry:write; 'NAME in REALM' if "
+        "there are realms; can be repeated (default: only callers with the scope)",
+    )
+    serve.add_argument(
         "--accept",
         action="append",
         default=[],

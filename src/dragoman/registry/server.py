@@ -27,7 +27,8 @@ ROUTES: list[Route] = [*routes.ROUTES]
 
 class RegistryApp:
     """A registry in a SQLite file. `allow` are hosts and networks that are not public, to which
-    announced agents may lead; `accept` are the fields of a card whose changes need no approval."""
+    announced agents may lead; `accept` are the fields of a card whose changes need no approval;
+    `operators` are callers who may change entries without the scope `registry:write`."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class RegistryApp:
         *,
         allow: Sequence[str] = (),
         accept: Sequence[str] = (),
+        operators: Sequence[str] = (),
         interval: float = INTERVAL,
     ) -> None:
         if interval <= 0:
@@ -42,6 +44,7 @@ class RegistryApp:
         policy = Policy(tuple(accept))
         self._registry = Operations(Database(store), allow=allow, policy=policy)
         self._interval = interval
+        self._operators = frozenset(operators)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one ASGI connection scope."""
@@ -51,7 +54,7 @@ class RegistryApp:
         if "dragoman.caller" not in scope:
             raise RuntimeError("RegistryApp: mount it in an App, which authenticates the callers")
         message = await receive()
-        request = read(scope, message.get("body", b""))
+        request = read(scope, message.get("body", b""), self._operators)
         try:
             response = await self._answer(request)
         except RegistryError as error:
