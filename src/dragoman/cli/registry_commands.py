@@ -104,6 +104,7 @@ def serve(arguments: Namespace) -> int:
             arguments.file,
             allow=[*settings.egress_allow, *arguments.allow],
             accept=arguments.accept,
+            operators=arguments.operator,
             interval=arguments.refresh,
             peers=arguments.peer,
             url=settings.url,

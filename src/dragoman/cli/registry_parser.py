@@ -227,6 +227,14 @@ def _serve(inner: Any) -> None:
         help="searches by ARD also ask the registry at this URL; can be repeated (default: none)",
     )
     serve.add_argument(
+        "--operator",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="this caller may change entries without the scope registry:write; 'NAME in REALM' if "
+        "there are realms; can be repeated (default: only callers with the scope)",
+    )
+    serve.add_argument(
         "--accept",
         action="append",
         default=[],

@@ -40,6 +40,7 @@ from dragoman.client.transport import (
 )
 from dragoman.client.trusted_keys import Origins, TrustedKeys
 from dragoman.client.upload import File
+from dragoman.model.types import OpenIdConnectSecurityScheme, SecurityScheme
 from dragoman.security.card_signatures import Trust, Unverified
 
 __all__ = (
@@ -65,10 +66,12 @@ __all__ = (
     "LoginPrompt",
     "NotAllowed",
     "OAuth",
+    "OpenIdConnectSecurityScheme",
     "Options",
     "Origins",
     "RemoteSkill",
     "Result",
+    "SecurityScheme",
     "SendOptions",
     "SkillNotCompleted",
     "StaticToken",

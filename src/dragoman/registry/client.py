@@ -19,13 +19,17 @@ from msgspec.structs import replace
 
 from dragoman.client import (
     ApprovedAgent,
+    AuthRequest,
     BasicAuth,
     ClientCertificate,
     CredentialsNotSent,
     HTTPTransport,
-    StaticToken,
+    OpenIdConnectSecurityScheme,
+    SecurityScheme,
+    TokenProvider,
     Transport,
     TransportRequest,
+    TransportResponse,
     Unreachable,
 )
 from dragoman.registry.entries import (
@@ -51,7 +55,8 @@ ERROR = 1000
 """The most characters of an error of the registry that are shown."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-Credential = StaticToken | BasicAuth | ClientCertificate
+METADATA = "/.well-known/oauth-protected-resource"
+DISCOVERY = "/.well-known/openid-configuration"
 
 
 class Filters(TypedDict, total=False):
@@ -70,13 +75,14 @@ class Filters(TypedDict, total=False):
 
 class Registry:
     """A client for the registry at a URL. It connects with the first call; `async with`, or
-    `close`, closes its connections. `auth` is a token, a password or a client certificate."""
+    `close`, closes its connections. `auth` is a `StaticToken`, a `BasicAuth`, a `ClientCertificate`
+    or an `OAuth`; other credentials are `headers`."""
 
     def __init__(
         self,
         url: str,
         *,
-        auth: Credential | None = None,
+        auth: TokenProvider | None = None,
         headers: Mapping[str, str] | None = None,
         transport: Transport | None = None,
         insecure: bool = False,
@@ -98,6 +104,8 @@ class Registry:
         self._headers = {name.lower(): value for name, value in (headers or {}).items()}
         self._transport = transport
         self._given = transport is not None
+        self._scheme: SecurityScheme | None = None
+        """Where its tokens come from, once it is known."""
 
     def __repr__(self) -> str:
         return f"Registry({self.url!r})"
@@ -130,7 +138,9 @@ class Registry:
         return await self._call("GET", f"/registry/agents/{_part(name)}", Entry)
 
     def query(self, text: str = "", **filters: Unpack[Filters]) -> RegistryQuery:
-        """A query that is asked later, and again: the members of a team, for example."""
+        """A query that is asked later, and again: the members of a team, for example. It finds at
+        most 100 agents, or `limit`."""
+        filters.setdefault("limit", MOST_LISTED)
         return RegistryQuery(self, replace(_query(text, filters), page=""))
 
     def __getitem__(self, name: str) -> Reference:
@@ -193,18 +203,28 @@ class Registry:
 
     async def _call(self, method: str, path: str, kind: type[T], value: object = None) -> T:
         headers = {"accept": "application/json", **self._headers}
-        tls = None
-        if isinstance(self._auth, ClientCertificate):
-            tls = self._auth.context()
-        elif isinstance(self._auth, BasicAuth | StaticToken):
-            headers["authorization"] = _authorization(self._auth)
         body = b""
         if value is not None:
             body = msgspec.json.encode(value)
             headers["content-type"] = "application/json"
         self._transport = self._transport or HTTPTransport()
-        request = TransportRequest(method, self.url + path, headers, body, tls=tls)
-        response = await self._transport.send(request)
+        request = TransportRequest(method, self.url + path, headers, body)
+        allowed, token = await self._authorized(request)
+        response = await self._transport.send(allowed)
+        if response.status == 401 and token:
+            allowed, renewed = await self._authorized(request, token)
+            if renewed != token:
+                await response.close()
+                response = await self._transport.send(allowed)
+        found = await self._read(response)
+        if response.status >= 300:
+            raise self._error(response.status, found)
+        try:
+            return msgspec.json.decode(found, type=kind)
+        except msgspec.DecodeError as error:
+            raise RegistryError(f"{self.url} is not a registry of dragoman: {error}") from None
+
+    async def _read(self, response: TransportResponse) -> bytes:
         found = bytearray()
         try:
             async for chunk in response.chunks():
@@ -213,12 +233,59 @@ class Registry:
                     raise RegistryError(f"{self.url}: the response is larger than {LARGEST} bytes")
         finally:
             await response.close()
-        if response.status >= 300:
-            raise self._error(response.status, bytes(found))
+        return bytes(found)
+
+    async def _authorized(
+        self, request: TransportRequest, refused: str = ""
+    ) -> tuple[TransportRequest, str]:
+        """The request with the credential, and the token in it. `refused` is one that the registry
+        did not accept."""
+        auth = self._auth
+        if auth is None:
+            return request, ""
+        if isinstance(auth, ClientCertificate):
+            return replace(request, tls=auth.context()), ""
+        token = await auth.token(await self._need(auth, refused))
+        kind = "Basic" if isinstance(auth, BasicAuth) else "Bearer"
+        headers = {**request.headers, "authorization": f"{kind} {token}"}
+        return replace(request, headers=headers), token
+
+    async def _need(self, auth: TokenProvider, refused: str) -> AuthRequest:
+        """What the registry asks of a provider of tokens."""
+        assert self._transport is not None
+        if self._scheme is None:
+            issued = getattr(auth, "bearing", False)
+            self._scheme = await self._issuer(self._transport) if issued else SecurityScheme()
+        return AuthRequest(
+            name="registry",
+            scheme=self._scheme,
+            scopes=(),
+            url=self.url,
+            origins=frozenset({self._origin}),
+            transport=self._transport,
+            refused=refused,
+            agent=self.url,
+        )
+
+    async def _issuer(self, transport: Transport) -> SecurityScheme:
+        """Where tokens come from, by the registry's metadata (RFC 9728)."""
+        url = f"{self._origin}{METADATA}{urlsplit(self.url).path}"
+        asked = TransportRequest("GET", url, {"accept": "application/json"})
+        found = await self._read(await transport.send(asked))
         try:
-            return msgspec.json.decode(bytes(found), type=kind)
-        except msgspec.DecodeError as error:
-            raise RegistryError(f"{self.url} is not a registry of dragoman: {error}") from None
+            issuer = str(msgspec.json.decode(found)["authorization_servers"][0])
+        except (msgspec.DecodeError, LookupError, TypeError):
+            raise RegistryError(
+                f"{self.url} does not say where to get a token; give it a token with StaticToken"
+            ) from None
+        place = issuer.rstrip("/") + DISCOVERY
+        known = OpenIdConnectSecurityScheme(open_id_connect_url=place)
+        return SecurityScheme(open_id_connect_security_scheme=known)
+
+    @property
+    def _origin(self) -> str:
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
 
     def _error(self, status: int, body: bytes) -> Exception:
         """The error for a response that is not a result."""
@@ -298,11 +365,3 @@ def _part(name: str) -> str:
 
 def _entry(name: str) -> str:
     return f"/registry/entries/{_part(name)}"
-
-
-def _authorization(auth: BasicAuth | StaticToken) -> str:
-    if isinstance(auth, StaticToken):
-        return f"Bearer {auth.value}"
-    import base64
-
-    return f"Basic {base64.b64encode(f'{auth.user}:{auth.password}'.encode()).decode()}"

@@ -38,6 +38,7 @@ SHOWN: tuple[State, ...] = ("approved", "changed")
 GONE: tuple[State, ...] = ("rejected", "removed")
 """The states that only the operator ends."""
 WELL_KNOWN = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+IN_REALM = " in "
 LONGEST_QUERY = 1000
 MOST_LISTED = 100
 """The most entries of a page."""
@@ -82,7 +83,7 @@ class Audience(Struct, frozen=True, omit_defaults=True):
     scopes: tuple[str, ...] = ()
     """A caller with all of these scopes sees it."""
     identities: tuple[str, ...] = ()
-    """These callers see it, too."""
+    """These callers see it, too: `ann`, or `ann in partners` if her realm is `partners`."""
 
     @property
     def everyone(self) -> bool:
@@ -91,7 +92,8 @@ class Audience(Struct, frozen=True, omit_defaults=True):
 
     def admits(self, caller: Caller) -> bool:
         """Whether this caller may see the entry."""
-        if self.everyone or (caller.identity and caller.identity in self.identities):
+        name = caller_name(caller)
+        if self.everyone or (name and name in self.identities):
             return True
         return bool(self.scopes) and caller.scopes.issuperset(self.scopes)
 
@@ -279,6 +281,14 @@ def has_domain(host: str) -> bool:
     return bool(domain(host))
 
 
+def caller_name(caller: Caller) -> str:
+    """The name of a caller, with the realm if there is one: the same identity in two realms is two
+    callers. Empty for an anonymous one, and for one whose name looks like that of a realm."""
+    if caller.realm and caller.identity:
+        return f"{caller.identity}{IN_REALM}{caller.realm}"
+    return "" if IN_REALM in caller.identity else caller.identity
+
+
 def check_alias(alias: str) -> None:
     """Raise RegistryError if this cannot be an alias."""
     if not _ALIAS.fullmatch(alias):
@@ -350,8 +360,11 @@ def remove(entry: Entry) -> Entry:
 
 
 def restore(entry: Entry) -> Entry:
-    """A rejected or removed entry that the operator has added again."""
-    return replace(entry, state="pending", source="operator") if entry.state in GONE else entry
+    """A rejected or removed entry that the operator has added again. What was approved before does
+    not count."""
+    if entry.state not in GONE:
+        return entry
+    return replace(entry, state="pending", approved=None, candidate=None, refused="")
 
 
 def for_readers(entry: Entry) -> Entry:

@@ -6,6 +6,7 @@ and so must the addresses on the card that is found there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 
@@ -45,6 +46,7 @@ class Fetcher:
         typed: Transport | None = None,
         others: Transport | None = None,
     ) -> None:
+        self._timeout = timeout
         self._egress = Egress(allow=allow, timeout=timeout, max_response=LARGEST)
         self._typed = typed
         self._others = others
@@ -66,9 +68,9 @@ class Fetcher:
         transport = self._typed if typed else self._others
         assert transport is not None, "the fetcher is not open"
         try:
-            found = await fetch_card(url, transport)
-            if not typed:
-                for each in found.card.supported_interfaces:
+            async with asyncio.timeout(self._timeout):
+                found = await fetch_card(url, transport)
+                for each in found.card.supported_interfaces if not typed else ():
                     await self._admit(each.url)
         except EgressRefused as error:
             raise FetchFailed(

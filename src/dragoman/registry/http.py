@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import parse_qs, unquote
 
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman import Caller
-from dragoman.registry.entries import NotFound, RegistryError
+from dragoman.registry.entries import NotFound, RegistryError, caller_name
 from dragoman.registry.fetch import FetchFailed
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Request(Struct, frozen=True):
     """The URL of the registry."""
     parameters: Mapping[str, list[str]]
     body: bytes
+    operators: Container[str] = ()
+    """Callers who may change entries without the scope."""
     names: Mapping[str, str] = {}
     """The parts of the path that the route names, decoded once."""
     condition: str = ""
@@ -50,7 +52,8 @@ class Request(Struct, frozen=True):
     @property
     def operator(self) -> bool:
         """Whether the caller may change entries."""
-        return self.local or WRITE in self.caller.scopes
+        name = caller_name(self.caller)
+        return self.local or WRITE in self.caller.scopes or bool(name and name in self.operators)
 
     @property
     def reader(self) -> Caller | None:
@@ -60,8 +63,7 @@ class Request(Struct, frozen=True):
     @property
     def who(self) -> str:
         """Who is recorded with a change."""
-        realm = f" ({self.caller.realm})" if self.caller.realm else ""
-        return f"{self.caller.identity}{realm}" or LOCAL
+        return caller_name(self.caller) or self.caller.identity or LOCAL
 
     def must(self, *scopes: str) -> None:
         """Raise Forbidden unless the caller has one of these scopes, or is the operator."""
@@ -129,7 +131,7 @@ class Route(Struct, frozen=True):
         return found and {name: unquote(text) for name, text in found.groupdict().items()}
 
 
-def read(scope: Mapping[str, Any], body: bytes) -> Request:
+def read(scope: Mapping[str, Any], body: bytes, operators: Container[str] = ()) -> Request:
     """Make a request of ASGI's scope."""
     raw = scope.get("raw_path") or scope["path"].encode()
     path = raw.partition(b"?")[0].decode("latin-1")
@@ -143,6 +145,7 @@ def read(scope: Mapping[str, Any], body: bytes) -> Request:
         scope["dragoman.url"],
         parse_qs(query, keep_blank_values=True),
         body,
+        operators,
         condition=b",".join(v for k, v in scope["headers"] if k == b"if-none-match").decode(
             "latin-1"
         ),

@@ -27,7 +27,8 @@ INTERVAL = 3600.0
 
 class RegistryApp:
     """A registry in a SQLite file. `allow` are hosts and networks that are not public, to which
-    announced agents may lead; `accept` are the fields of a card whose changes need no approval.
+    announced agents may lead; `accept` are the fields of a card whose changes need no approval;
+    `operators` are callers who may change entries without the scope `registry:write`.
 
     `peers` are the base URLs of other registries, which searches by ARD ask, too. With `url`, the
     address of this registry, and `sign` its catalog is signed."""
@@ -38,6 +39,7 @@ class RegistryApp:
         *,
         allow: Sequence[str] = (),
         accept: Sequence[str] = (),
+        operators: Sequence[str] = (),
         interval: float = INTERVAL,
         peers: Sequence[str] = (),
         url: str = "",
@@ -53,6 +55,7 @@ class RegistryApp:
         policy = Policy(tuple(accept))
         self._registry = Operations(Database(store), allow=allow, policy=policy)
         self._interval = interval
+        self._operators = frozenset(operators)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one ASGI connection scope."""
@@ -62,7 +65,7 @@ class RegistryApp:
         if "dragoman.caller" not in scope:
             raise RuntimeError("RegistryApp: mount it in an App, which authenticates the callers")
         message = await receive()
-        request = read(scope, message.get("body", b""))
+        request = read(scope, message.get("body", b""), self._operators)
         try:
             response = await self._answer(request)
         except RegistryError as error:

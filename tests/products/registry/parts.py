@@ -79,7 +79,7 @@ def stored(card: AgentCard, **more: Any) -> CardVersion:
 
 def registry(folder: Path, **options: Any) -> App:
     """A registry in a file of this folder. `auth` and others are settings of the server."""
-    names = ("allow", "accept", "interval")
+    names = ("allow", "accept", "interval", "operators")
     own = {name: options.pop(name) for name in names if name in options}
     app = RegistryApp(f"sqlite:///{folder}/agents.db", **own)
     return App(mounts={"/": app}, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from dragoman import Caller
 from dragoman.registry import Entry, RegistryError
 from dragoman.registry.differences import differences
 from dragoman.registry.entries import (
@@ -193,7 +194,9 @@ def test_removed_and_rejected_stay_so() -> None:
         assert not gone.shown
     with pytest.raises(RegistryError, match="was removed; add"):
         approve(remove(approved()))
-    assert approve(fetched(restore(remove(approved())), stored(CARD), ASK)).shown
+    again = fetched(restore(reject(approved())), stored(CARD), ASK)
+    assert again.state == "pending"  # what was approved before does not count
+    assert approve(again).shown
 
 
 def test_a_card_that_cannot_be_fetched() -> None:
@@ -212,6 +215,11 @@ def test_who_may_see_it() -> None:
     assert not Audience(scopes=("travel",)).admits(READER)
     assert Audience(scopes=("travel",), identities=("rita",)).admits(READER)
     assert not Audience(identities=("rita",)).admits(OPERATOR)
+    other = replace(READER, realm="guests")
+    assert not Audience(identities=("rita",)).admits(other)
+    assert Audience(identities=("rita in guests",)).admits(other)
+    assert not Audience(identities=("rita in guests",)).admits(Caller(identity="rita in guests"))
+    assert not Audience(identities=("",)).admits(Caller())
 
 
 def test_what_readers_get() -> None:

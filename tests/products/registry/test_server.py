@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,16 +11,27 @@ from typing import Any
 
 import httpx
 import pytest
+from joserfc import jwt
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from dragoman.client import CardChanged, Client, CredentialsNotSent, StaticToken, Unreachable
+from dragoman.client import (
+    BasicAuth,
+    CardChanged,
+    Client,
+    CredentialsNotSent,
+    OAuth,
+    StaticToken,
+    Unreachable,
+)
 from dragoman.registry import NotFound, Query, Registry, RegistryError
 from dragoman.registry.database import Database
 from dragoman.registry.entries import Audience
+from dragoman.registry.fetch import Fetcher, FetchFailed
 from dragoman.registry.operations import Operations
 from dragoman.registry.routes import Addition
+from dragoman.security import Basic, Bearer, Token
 from dragoman.security.card_keys import CardKey
 from tests.harness.server import served, serving
 from tests.products.registry.parts import READER, TOKENS, Desk, registry
@@ -217,6 +229,25 @@ async def test_health_is_the_last_good_fetch(tmp_path: Path) -> None:
             assert (await client.search(healthy=True)).total == 1
 
 
+async def test_an_agent_that_never_answers(tmp_path: Path) -> None:
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        closing.append(writer)
+
+    closing: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        async with Fetcher(allow=["127.0.0.1"], timeout=0.2) as fetcher:
+            for typed in (True, False):
+                with pytest.raises(FetchFailed, match=r"in time|no answer within"):
+                    await fetcher.fetch(url, typed=typed)
+        assert len(closing) == 2
+    finally:
+        for writer in closing:
+            writer.close()
+        server.close()
+
+
 async def test_cards_are_refreshed_by_themselves(tmp_path: Path) -> None:
     desk = Desk()
     async with opened(tmp_path, interval=0.2, accept=["version"]) as client:
@@ -294,6 +325,8 @@ async def test_private_entries_are_neither_seen_nor_counted(tmp_path: Path) -> N
                 assert found.total == sees, name
                 assert bool(found.next) is (sees > 1 and len(found.hits) == 1)
             names = {hit.entry.alias for hit in await client.search()}
+            assert all(hit.entry.audience.everyone for hit in await client.search())
+            assert not any(hit.entry.named_by for hit in await client.search())
             assert ("secret" in names) is (sees == 2)
             if sees == 1:
                 with pytest.raises(NotFound) as hidden:
@@ -309,6 +342,80 @@ async def test_private_entries_are_neither_seen_nor_counted(tmp_path: Path) -> N
                 assert found == counted
         for client in clients.values():
             await client.close()
+
+
+async def test_operators_by_name(tmp_path: Path) -> None:
+    """Where tokens have no scopes. The same name in another realm is somebody else."""
+    tokens = [Token({"ann": "a", "bob": "b"}, realm=""), Basic({"ann": "secret"}, realm="guests")]
+    desk = Desk()
+    app = registry(tmp_path, auth=tokens, operators=["ann"])
+    async with served(app) as server, desk.shows() as url:
+        given = Addition(url, approve=True, audience=Audience(identities=("bob",)))
+        for auth in (StaticToken("b"), BasicAuth("ann", "secret")):
+            async with Registry(server.url, auth=auth) as other:
+                with pytest.raises(RegistryError, match="may not do this"):
+                    await other.add(given)
+        async with Registry(server.url, auth=StaticToken("a")) as ann:
+            await ann.add(given)
+            assert [each.who for each in await ann.changes()] == ["ann"]
+        async with Registry(server.url, auth=BasicAuth("ann", "secret")) as other:
+            assert not (await other.search()).total
+        async with Registry(server.url, auth=StaticToken("b")) as bob:
+            assert (await bob.search()).total == 1
+
+
+async def test_tokens_of_an_issuer(tmp_path: Path) -> None:
+    """The client gets its token where the registry says, and another one when it is refused."""
+    key = CardKey.generate("ES256")
+    issuer = Issuer(key)
+    async with serving(issuer.app) as where:
+        issuer.url = where
+        scheme = Bearer(issuer=where, audience="registry", jwks={"keys": [key.jwk()]})
+        desk = Desk()
+        async with served(registry(tmp_path, auth=[scheme])) as server, desk.shows() as url:
+            auth = OAuth("desk", "secret", issuer=where, resource="registry:")
+            async with Registry(server.url, auth=auth) as client:
+                issuer.audience = "another"
+                with pytest.raises(RegistryError, match="needs credentials"):
+                    await client.search()
+                assert issuer.given == 2
+                issuer.audience = "registry"
+                await client.add(Addition(url, approve=True, alias="desk"))
+                await client.search()
+                assert issuer.given == 3
+                assert [each.who for each in await client.changes()] == ["desk"]
+
+
+class Issuer:
+    """Gives tokens for the client `desk`."""
+
+    url, audience, given = "", "registry", 0
+
+    def __init__(self, key: CardKey) -> None:
+        self._key = key
+        self.app = Starlette(
+            routes=[
+                Route("/.well-known/openid-configuration", self.about),
+                Route("/token", self.token, methods=["POST"]),
+            ]
+        )
+
+    async def about(self, _: Any) -> JSONResponse:
+        return JSONResponse({"issuer": self.url, "token_endpoint": f"{self.url}/token"})
+
+    async def token(self, _: Any) -> JSONResponse:
+        self.given += 1
+        claims = {
+            "iss": self.url,
+            "aud": self.audience,
+            "sub": "desk",
+            "scope": "registry:write",
+            "exp": int(time.time()) + 600,
+            "jti": str(self.given),
+        }
+        header = {"alg": "ES256", "kid": self._key.kid}
+        token = jwt.encode(header, claims, self._key.made)
+        return JSONResponse({"access_token": token, "token_type": "Bearer", "expires_in": 600})
 
 
 async def test_without_authentication_on_other_addresses(tmp_path: Path) -> None:
