@@ -87,6 +87,7 @@ TARGETS = (
     Target("fanout10k.postgres.dragoman.last_ms", 1000, at_least=False),
     Target("steps.sqlite.vs.dbos", 5),
     Target("steps.postgres.vs.dbos", 5),
+    Target("registry10k.sqlite.dragoman.p95_ms", 50, at_least=False),
     Target("auth.warm.dragoman.cpu_us_per_request", 15, at_least=False),
 )
 

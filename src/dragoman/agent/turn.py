@@ -55,7 +55,15 @@ from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
     from dragoman.agent.durable_sends import DurableSends
-    from dragoman.client import Client, Options, Result, Stream, TaskHandle, Transport
+    from dragoman.client import (
+        AgentReference,
+        Client,
+        Options,
+        Result,
+        Stream,
+        TaskHandle,
+        Transport,
+    )
 
 T = TypeVar("T")
 W = TypeVar("W", bound=WireStruct)
@@ -235,7 +243,7 @@ class Turn(Output):
 
     def connect(
         self,
-        target: str | AgentCard = "",
+        target: str | AgentCard | AgentReference = "",
         *,
         app: Any = None,
         transport: Transport | None = None,
