@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from dragoman.client.logged_result import known_agent
 from msgspec.structs import replace
-from tests.client.test_kept_result import Memory
 
 from dragoman import Agent, AgentCard, App, Turn
 from dragoman.client import (
@@ -19,8 +17,10 @@ from dragoman.client import (
     fetch_card,
     read_card,
 )
+from dragoman.client.logged_result import known_agent
 from dragoman.client.sync import Client as Blocking
 from dragoman.security.card_keys import CardKey
+from tests.client.test_logged_result import Memory
 from tests.harness.server import serving
 
 GOOD, EVIL = CardKey.generate("ES256"), CardKey.generate("ES256")
