@@ -1,4 +1,5 @@
-"""Three agents: one books flights, one books hotels, and one plans trips with the two others."""
+"""Three agents. One books flights, one books hotels, and one plans trips with agents that it finds in
+a registry."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from msgspec import Meta
 from dragoman import Agent, Turn
 from dragoman.model.events import Event
 from dragoman.orchestrator import Member, Orchestrator, Step
+from dragoman.registry import Registry
 
 flight = Agent(
     "Flight Booking Agent", description="Books round-trip flights.", version="1.0.0", key="flight"
 )
 hotel = Agent("Hotel Booking Agent", description="Books hotel rooms.", version="1.0.0", key="hotel")
+REGISTRY = "http://127.0.0.1:8900"
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 CITY = re.compile(r"\bto ([A-Z]\w+)")
 NIGHTS = re.compile(r"\b(\d+) nights?\b")
@@ -85,7 +88,7 @@ travel = Orchestrator(
     "Travel Agent",
     description="Plans a trip: has other agents book the flight and the hotel.",
     key="travel",
-    agents=[os.environ.get(name, "http://127.0.0.1:1") for name in ("DEMO_FLIGHT", "DEMO_HOTEL")],
+    agents=[Registry(os.environ.get("DEMO_REGISTRY", REGISTRY)).query(tags=["travel"])],
     plan=plan_trip,
     tags=["travel"],
     examples=["Plan a trip to Lisbon for 5 nights"],

@@ -12,8 +12,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from dragoman import A2AError, Agent, AgentCard, Caller, Turn
 from dragoman.client import (
+    AgentReference,
+    ApprovedAgent,
     CardCache,
     Client,
     HTTPTransport,
@@ -51,9 +55,9 @@ class Finder(Protocol):
         """The agents: whatever `Client.connect` takes."""
 
 
-Given: TypeAlias = "str | AgentCard | Client | Agent | Finder"
-"""An agent of the team: its address, its card (an object, a file or a URL), a client, an agent in
-this process; or a query that finds agents."""
+Given: TypeAlias = "str | AgentCard | AgentReference | Client | Agent | Finder"
+"""An agent of the team: its address, its card (an object, a file or a URL), an agent of a registry,
+a client, an agent in this process; or a query that finds agents."""
 Eligible: TypeAlias = Policy | Callable[[Caller, "Member"], bool]
 """Which agents a caller may use. No text of a card has an influence on a `Policy`."""
 
@@ -67,6 +71,20 @@ class Connections(HTTPTransport):
     async def end(self) -> None:
         """Close them."""
         await super().close()
+
+
+class _Approved(Struct, frozen=True):
+    """An agent whose card was approved elsewhere."""
+
+    agent: ApprovedAgent
+
+    @property
+    def url(self) -> str:
+        return self.agent.url
+
+    async def resolve(self) -> ApprovedAgent:
+        """See `AgentReference`."""
+        return self.agent
 
 
 class Member:
@@ -147,8 +165,11 @@ class Team:
         """The agents that cannot be called now, and why."""
 
     async def close(self) -> None:
-        """Close the connections to the agents. The next call opens new ones."""
+        """Close the connections to agents and registries. The next call opens new ones."""
         await self._connections.end()
+        for each in self._given:
+            if not isinstance(each, Client) and hasattr(each, "close"):
+                await each.close()
 
     @property
     def local(self) -> list[Agent]:
@@ -217,7 +238,11 @@ class Team:
                 continue
             try:
                 async with asyncio.timeout(FETCH):
-                    found += await each.find()
+                    named = [each] if isinstance(each, AgentReference) else await each.find()
+                    found += [
+                        _Approved(await one.resolve()) if isinstance(one, AgentReference) else one
+                        for one in named
+                    ]
             except (A2AError, OSError, TimeoutError, ValueError) as error:
                 self._miss(each, error)
                 found += [target for target, *_ in self._found if target not in self._given]
@@ -225,7 +250,7 @@ class Team:
 
     async def _look(self, target: Any) -> tuple[Any, AgentCard, Mapping[str, RemoteSkill]] | None:
         """An agent and its card; the last one if it does not respond."""
-        key = target if isinstance(target, str) else id(target)
+        key = target if isinstance(target, str) else getattr(target, "url", id(target))
         try:
             async with asyncio.timeout(FETCH):
                 card, skills = await self._card(target)
@@ -258,7 +283,8 @@ class Team:
             interfaces = target.supported_interfaces
             found = dict(self._options(interfaces[0].url)) if interfaces else {}
         else:
-            found = dict(self._options(target)) if isinstance(target, str) else {}
+            where = target if isinstance(target, str) else getattr(target, "url", "")
+            found = dict(self._options(where)) if where else {}
             found.setdefault("card_cache", self._cards)
         found.setdefault("attempts", ATTEMPTS)
         return cast(Options, found)

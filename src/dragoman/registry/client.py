@@ -319,9 +319,13 @@ class Reference:
         """The entry. Raises NotFound."""
         return await self.registry.get(self.name)
 
+    async def close(self) -> None:
+        """Close the connections to the registry."""
+        await self.registry.close()
+
     async def resolve(self) -> ApprovedAgent:
         """See `dragoman.client.AgentReference`."""
-        return approved(await self.entry())
+        return await (await self.entry()).resolve()
 
 
 class RegistryQuery(Struct, frozen=True):
@@ -329,6 +333,10 @@ class RegistryQuery(Struct, frozen=True):
 
     registry: Registry
     query: Query
+
+    async def close(self) -> None:
+        """Close the connections to the registry."""
+        await self.registry.close()
 
     async def find(self) -> list[Entry]:
         """The entries that it finds now: at most the `limit` of the query."""
@@ -343,11 +351,6 @@ class RegistryQuery(Struct, frozen=True):
             if not page:
                 break
         return found
-
-
-def approved(entry: Entry) -> ApprovedAgent:
-    """What a client needs to know of an entry."""
-    return ApprovedAgent(entry.url, entry.card, entry.pins)
 
 
 def _query(text: str, filters: Filters) -> Query:

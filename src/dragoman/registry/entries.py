@@ -26,6 +26,7 @@ from msgspec.structs import asdict, replace
 
 from dragoman import AgentCard, Caller
 from dragoman.catalog import domain, segment
+from dragoman.client import ApprovedAgent
 from dragoman.registry.differences import Difference, differences
 from dragoman.security.egress import EgressRefused, parse
 
@@ -153,6 +154,10 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def pins(self) -> Mapping[str, dict[str, Any]]:
         """The public keys (JWK) that must sign the agent's card, by thumbprint."""
         return {} if self.approved is None else self.approved.keys
+
+    async def resolve(self) -> ApprovedAgent:
+        """The approved card, for `Client.connect`."""
+        return ApprovedAgent(self.url, self.card, self.pins)
 
     @property
     def publisher(self) -> str:
