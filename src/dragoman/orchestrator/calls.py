@@ -85,6 +85,7 @@ class Call:
         others: Mapping[str, PlanStep],
         repeatable: bool = False,
         scan: Scan | None = None,
+        questions: int = MOST_QUESTIONS,
     ) -> None:
         self._turn, self._team, self._step = turn, team, step
         self._said = said
@@ -92,6 +93,8 @@ class Call:
         self._others = others
         self._repeatable = repeatable
         self._scan = scan
+        self._questions = questions
+        """How many questions the agent may ask."""
         self._shown: set[str] = set()
 
     @property
@@ -291,7 +294,8 @@ class Call:
         elif isinstance(event, TaskStatusUpdateEvent):
             text = event.status.message.text if event.status.message else ""
             if event.status.state is TaskState.WORKING and text:
-                await show(self._turn.working(f"{member.name}: {clean(text, ERROR)}"))
+                line = " ".join(clean(text, ERROR).split())
+                await show(self._turn.working(f"{member.name}: {line}"))
 
     async def _artifact(
         self, artifact: Artifact, member: Member, show: Show, *, append: bool, last: bool
@@ -359,8 +363,8 @@ class Call:
         if PAYMENT in metadata:
             why = "the agent asks for a payment, and there is no wallet"
             return Failed(step.name, why, goes_on=True)
-        if step.asked >= MOST_QUESTIONS:
-            why = f"the agent has asked more than {MOST_QUESTIONS} questions"
+        if step.asked >= self._questions:
+            why = f"the agent has asked more than {self._questions} questions"
             return Failed(step.name, why, goes_on=True)
         text = clean(result.text, QUESTION)
         if result.state is TaskState.AUTH_REQUIRED:

@@ -21,8 +21,9 @@ from msgspec.structs import replace
 from dragoman import Message, Part, Turn
 from dragoman.orchestrator import questions
 from dragoman.orchestrator.budget import Spent
-from dragoman.orchestrator.calls import Call, Scan
-from dragoman.orchestrator.model import Model, ModelFailed, ModelMessage
+from dragoman.orchestrator.calls import MOST_QUESTIONS, Call, Scan
+from dragoman.orchestrator.division import Division, divide
+from dragoman.orchestrator.model import Model
 from dragoman.orchestrator.plan import (
     Asks,
     Done,
@@ -39,6 +40,7 @@ from dragoman.orchestrator.plan import (
     begun,
 )
 from dragoman.orchestrator.team import Team, host_of
+from dragoman.prompt_safety import clean
 
 logger = logging.getLogger("dragoman")
 
@@ -96,7 +98,7 @@ class Execution:
 
     def propose(self, steps: Sequence[PlanStep], *, replaces: bool = False) -> None:
         """Add steps to the plan. They come from the log, or from the message."""
-        if self.plan.version:
+        if replaces and self.plan.version:
             self.spent.rounds += 1
         self.plan = apply(self.plan, Proposed(tuple(steps), replaces))
 
@@ -208,6 +210,7 @@ class Execution:
             others={other.name: other for other in self.plan.steps},
             repeatable=step.name in self._again or self._rules.repeatable(step),
             scan=self._rules.scan,
+            questions=self.spent.budget.calls if step.name in self.direct else MOST_QUESTIONS,
         )
         try:
             event = await call.run(self._note, self._queue.put)
@@ -260,7 +263,7 @@ class Execution:
             self.plan = apply(self.plan, _came_back(steps[0]))
             return None
         found = questions.divided(answer, steps)
-        if not found and self._model is not None:
+        if not found and self._model is not None and not self.spent.over:
             found = await self._divided_by_model(self._model, answer, steps)
         for step in steps:
             if step.name in found:
@@ -332,42 +335,25 @@ class Execution:
         self, model: Model, answer: Message, steps: Sequence[PlanStep]
     ) -> dict[str, list[Part]]:
         """Let the model say what the answer means for which question."""
+        asked = {step.name: step.question.text for step in steps if step.question is not None}
+        found = await self._turn.step("divide", divide, model, answer.text, asked, returns=Division)
         self.spent.model_calls += 1
-        found = await self._turn.step("divide", _divide, model, answer.text, list(steps))
-        return {name: [Part(text=text)] for name, text in found.items()}
+        self.spent.usage += found.usage
+        return {name: [Part(text=text)] for name, text in found.parts.items()}
 
 
 def _came_back(step: PlanStep) -> Failed:
     return Failed(step.name, "the user has come back", goes_on=True)
 
 
-async def _divide(model: Model, text: str, steps: list[PlanStep]) -> dict[str, str]:
-    asked = {step.name: step.question.text for step in steps if step.question is not None}
-    system = (
-        "Several questions were asked. The user gave one answer. Reply with a JSON object that "
-        "has, for each question that the answer answers, the name of the question and the part of "
-        "the answer that belongs to it, in the user's words. Leave out the others."
-    )
-    messages = [
-        ModelMessage(role="system", text=system),
-        ModelMessage(role="user", text=msgspec.json.encode([asked, text]).decode()),
-    ]
-    try:
-        said = (await model.answer(messages, ())).text.strip()
-        said = said.removeprefix("```json").removeprefix("```").removesuffix("```")
-        found = msgspec.json.decode(said.encode(), type=dict[str, str])
-    except (ModelFailed, msgspec.DecodeError):
-        return {}
-    return {name: part for name, part in found.items() if name in asked and part.strip()}
-
-
 def _plan_in_words(waiting: Sequence[PlanStep], covered: Sequence[PlanStep]) -> str:
     marked = {step.name for step in covered}
     lines = ["I would do this. Do you approve?"]
     for step in waiting:
-        said = "" if step.input is None else f": {msgspec.json.encode(step.input).decode()[:500]}"
+        given = clean(msgspec.json.encode(step.input).decode(), 500)
+        said = "" if step.input is None else f": {given}"
         mark = "*" if step.name in marked else "-"
-        skill = f" {step.skill}" if step.skill else ""
+        skill = f" {' '.join(clean(step.skill, 64).split())}" if step.skill else ""
         lines.append(f"{mark} {step.name}: {step.agent} ({host_of(step.address)}){skill}{said}")
     if len(marked) < len(waiting):
         lines.append("Your approval is needed for the steps marked *.")

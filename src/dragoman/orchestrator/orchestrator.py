@@ -136,20 +136,24 @@ class Orchestrator(Agent):
 
     async def _work(self, turn: Turn) -> None:
         spent = Spent(self.budget, turn.now())
-        passed = (turn.metadata.get(LINEAGE) or {}).get("path") or ()
-        if len(passed) > self.budget.depth:
+        passed = turn.metadata.get(LINEAGE)
+        passed = passed.get("path") if isinstance(passed, Mapping) else ()
+        if isinstance(passed, list | tuple) and len(passed) > self.budget.depth:
             await turn.emit(turn.reject(f"The request was passed on {len(passed)} times"))
             return
         execution = Execution(turn, self.team, spent, self._rules, self._model)
+        answer, broken = None, ""
         try:
             answer = await self._decide(turn, execution)
         except asyncio.CancelledError:
             await self._abandon(turn, execution.plan)
             raise
+        except UserError as error:  # what other agents do must end, and be named
+            broken = str(error)
         await turn.step("save", execution.save, returns=type(None))
         if any(step.goes_on for step in execution.plan.steps):
             await turn.step("abandon", self._abandon, turn, execution.plan, returns=type(None))
-        await self._end(turn, execution.plan, answer)
+        await self._end(turn, execution.plan, answer, broken)
 
     async def _decide(self, turn: Turn, execution: Execution) -> str | None:
         """Do the work, and return the answer; None if a budget has ended it."""
@@ -236,7 +240,10 @@ class Orchestrator(Agent):
             said = await turn.ask_for(choice.question)
         else:
             raise UserError("It is not clear which skill is meant")
-        (step,) = planned([choice.step], execution.plan, most=1)
+        try:
+            (step,) = planned([choice.step], execution.plan, most=1)
+        except InvalidPlan as error:
+            raise UserError(str(error)) from error
         step = replace(step, address=choice.address)
         execution.propose([replace(step, dangerous=self._dangerous(step))])
         await execution.run()
@@ -244,11 +251,13 @@ class Orchestrator(Agent):
 
     # -- the end
 
-    async def _end(self, turn: Turn, plan: Plan, answer: str | None) -> None:
+    async def _end(self, turn: Turn, plan: Plan, answer: str | None, broken: str) -> None:
         """End the task: with the results and their sources, or with what went wrong."""
         metadata = {SOURCES: _sources(plan)} if plan.steps else None
         failed = plan.named("failed")
-        if answer is None or plan.stopped:
+        if broken:
+            await turn.emit(turn.fail(f"{broken}\n{_summary(plan)}".strip(), metadata=metadata))
+        elif answer is None or plan.stopped:
             why = plan.stopped or "a budget is used up"
             text = f"Stopped: {why}.\n{_summary(plan)}".strip()
             end = turn.complete if plan.named("done") else turn.fail
@@ -306,6 +315,7 @@ def _summary(plan: Plan) -> str:
     lines = []
     for step in plan.steps:
         who = f"{step.agent}, {host_of(step.address)}"
-        why = f": {step.error}" if step.error else ""
+        # on one line: an agent's words must not look like the line of another step
+        why = f": {' '.join(step.error.split())}" if step.error else ""
         lines.append(f"{step.name} ({who}): {step.state}{why}")
     return "\n".join(lines)
