@@ -110,12 +110,15 @@ class Call:
         try:
             member = await self._team.member(self._turn.caller, step.address)
             if member is None:
-                return Failed(step.name, f"{step.agent} is not there any more, or may not be used")
+                why = f"{step.agent} is not there any more, or may not be used"
+                return Failed(step.name, why, goes_on=True)
             async with self._team.client(member, self._turn) as client:
+                if why := self._team.objection(self._turn.caller, member, client):
+                    return Failed(step.name, f"{step.agent} {why}", goes_on=True)
                 return await self._talk(client, member, note, show)
         except (A2AError, OSError, TimeoutError, InvalidPlan, SkillNotCompleted) as error:
             why = clean(str(error) or type(error).__name__, ERROR)
-            return Failed(step.name, why)
+            return Failed(step.name, why, goes_on=True)
 
     async def _talk(
         self,
