@@ -18,6 +18,7 @@ PACKAGES = {
     "dragoman.client.sync": "Call agents from code that does not await.",
     "dragoman.security": "Identify callers.",
     "dragoman.prompt_safety": "Show text of other agents to a model.",
+    "dragoman.orchestrator": "Have a team of agents do the work.",
     "dragoman.testing": "Test agents and clients.",
 }
 PAGE = Path(__file__).with_name("reference.md")

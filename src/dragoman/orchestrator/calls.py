@@ -60,6 +60,8 @@ SOURCE = "urn:dragoman:source:v1"
 """The key of the metadata of an artifact: which agent made it, and in which step."""
 PAYMENT = "x402.payment.status"
 """A question with this metadata asks for money."""
+REPLY = "reply"
+"""The id of the artifact with a direct reply."""
 LARGE = 64 * 1024
 """The most bytes of a result that are copied into the plan."""
 QUESTION = 4000
@@ -294,6 +296,9 @@ class Call:
                 same = (one for one in whole if one.artifact_id == artifact.artifact_id)
                 artifact, append = next(same, artifact), False
             await self._artifact(artifact, member, show, append=append, last=event.last_chunk)
+        elif isinstance(event, Message):
+            reply = Artifact(artifact_id=REPLY, parts=event.parts)
+            await self._artifact(reply, member, show, append=False, last=True)
         elif isinstance(event, TaskStatusUpdateEvent):
             text = event.status.message.text if event.status.message else ""
             if event.status.state is TaskState.WORKING and text:
