@@ -35,6 +35,8 @@ nothing runs any more, until it returns no steps, or a text: the answer."""
 LINEAGE = "urn:dragoman:lineage:v1"
 SOURCES = "urn:dragoman:sources:v1"
 """The key of the metadata of the final status: which agents the results come from."""
+LATE = 3600.0
+"""Seconds for which a task waits for an answer after its time, to end with what it has."""
 TRIES = 5
 """How often the client is asked which skill it means."""
 
@@ -108,7 +110,7 @@ class Orchestrator(Agent):
             examples=tuple(examples),
             durable=True,
             one_at_a_time="context",
-            timeout=self.budget.seconds,
+            timeout=self.budget.seconds + LATE,
         )(self._work)
 
     def _with_team(
@@ -149,7 +151,7 @@ class Orchestrator(Agent):
         await turn.step("save", execution.save, returns=type(None))
         if any(step.goes_on for step in execution.plan.steps):
             await turn.step("abandon", self._abandon, turn, execution.plan, returns=type(None))
-        await self._end(turn, execution.plan, answer)
+        await self._end(turn, execution, answer)
 
     async def _decide(self, turn: Turn, execution: Execution) -> str | None:
         """Do the work, and return the answer; None if a budget has ended it."""
@@ -244,12 +246,13 @@ class Orchestrator(Agent):
 
     # -- the end
 
-    async def _end(self, turn: Turn, plan: Plan, answer: str | None) -> None:
+    async def _end(self, turn: Turn, execution: Execution, answer: str | None) -> None:
         """End the task: with the results and their sources, or with what went wrong."""
+        plan = execution.plan
         metadata = {SOURCES: _sources(plan)} if plan.steps else None
         failed = plan.named("failed")
         if answer is None or plan.stopped:
-            why = plan.stopped or "a budget is used up"
+            why = plan.stopped or execution.spent.over
             text = f"Stopped: {why}.\n{_summary(plan)}".strip()
             end = turn.complete if plan.named("done") else turn.fail
             await turn.emit(end(text, metadata=metadata))

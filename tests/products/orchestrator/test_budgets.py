@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -105,20 +106,16 @@ async def test_seconds_that_pass_while_the_client_is_asked(flight: Worker) -> No
         asked = await client.send("go")
         assert asked.state is TaskState.INPUT_REQUIRED
         assert asked.task is not None
-        handle = client.task(asked.task.id)
-
-        async def ended() -> bool:
-            return (await handle.get()).status.state.terminal
-
-        await eventually(ended)
-        found = await handle.get()
+        await asyncio.sleep(1.0)
+        result = await client.task(asked.task.id).reply("Monday")
+        assert "Stopped: the time is over" in said(result)
+        assert sources(result) == {"a": "done", "b": "failed"}
 
         async def canceled() -> bool:
-            return "INPUT_REQUIRED" not in await states(travel, flight)
+            return "CANCELED" in await states(travel, flight)
 
         await eventually(canceled)
-    assert found.status.message is not None
-    assert "time" in found.status.message.text
+    assert flight.heard == ["A", "ask"]
 
 
 async def test_steps(flight: Worker, caplog: pytest.LogCaptureFixture) -> None:
@@ -180,6 +177,17 @@ async def test_budgets_with_a_model(flight: Worker, budget: Budget, why: str, ti
     assert f"Stopped: {why}" in said(result)
     assert "again 1" in result.text
     assert len(flight.heard) <= times
+
+
+async def test_a_model_answers_when_just_enough_calls_are_used(flight: Worker) -> None:
+    def model(messages: Any, tools: Any) -> Any:
+        return calling("once") if messages[-1].role == "user" else "Enough."
+
+    async with office(
+        Orchestrator("Travel Desk", agents=[flight.agent], model=model, budget=Budget(calls=1))
+    ) as client:
+        result = await client.send("go")
+    assert "Enough." in result.text
 
 
 async def test_calls_side_by_side_change_no_plan(flight: Worker) -> None:
