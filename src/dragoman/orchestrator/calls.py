@@ -130,7 +130,7 @@ class Call:
         show: Show,
     ) -> Event:
         step = self._step
-        if step.delivered:
+        if step.delivered and not isinstance(self._said, bool):
             return await self._follow(client, member, step.task, note, show)
         if not member.remembers:
             if step.sending:  # by an earlier run
@@ -142,7 +142,9 @@ class Call:
             else:
                 await note(Sending(step.name))
         if isinstance(self._said, bool):
-            return await self._decide(client, member, self._said)
+            if member.remembers:
+                await note(Known(step.name, step.task))
+            return await self._decide(client, member, self._said, show)
         stream = client.stream(
             await self._parts(client, member),
             task=step.task,
@@ -234,19 +236,21 @@ class Call:
 
     # -- what comes back
 
-    async def _decide(self, client: Client, member: Member, approved: bool) -> Event:
+    async def _decide(self, client: Client, member: Member, approved: bool, show: Show) -> Event:
         """Approve or decline what the agent asks about."""
-        step = self._step
-        handle = client.task(step.task)
+        handle = client.task(self._step.task)
         found = await handle.get()
-        if any(message.message_id == self.key for message in found.history):
-            return await self._ended(Result(task=await handle.wait()), member)
         grant = Result(task=found).grant
-        if grant is None:
-            words = "Approved" if approved else "Declined"
-            return await self._ended(await handle.reply(words, key=self.key), member)
-        decide = handle.approve if approved else handle.decline
-        return await self._ended(await decide(grant, key=self.key), member)
+        if any(message.message_id == self.key for message in found.history):
+            result = Result(task=await handle.wait())
+        elif grant is None:
+            result = await handle.reply("Approved" if approved else "Declined", key=self.key)
+        else:
+            decide = handle.approve if approved else handle.decline
+            result = await decide(grant, key=self.key)
+        for artifact in result.artifacts:
+            await self._artifact(artifact, member, show, append=False, last=True)
+        return self._ended(result, member)
 
     async def _follow(
         self,
@@ -261,7 +265,7 @@ class Call:
         if found.status.state.settled:
             for artifact in found.artifacts:
                 await self._artifact(artifact, member, show, append=False, last=True)
-            return await self._ended(Result(task=found), member)
+            return self._ended(Result(task=found), member)
         return await self._read(client.task(task).subscribe(), client, member, note, show)
 
     async def _read(
@@ -282,7 +286,7 @@ class Call:
                 if _interrupted(event):
                     break
             result = stream.result
-        return await self._ended(result, member)
+        return self._ended(result, member)
 
     async def _show(self, event: Any, stream: Stream, member: Member, show: Show) -> None:
         """Pass the agent's output on, with its source."""
@@ -343,7 +347,7 @@ class Call:
         logger.warning("a file of %s was refused: %s", self._step.agent, why)
         return Part(text=f"[the file {name} was refused]")
 
-    async def _ended(self, result: Result, member: Member) -> Event:
+    def _ended(self, result: Result, member: Member) -> Event:
         step, state = self._step, result.state
         if result.ok:
             return Done(step.name, self._outcome(result, member))

@@ -89,8 +89,6 @@ class Execution:
         """The latest answers of the client, by step."""
         self.direct: set[str] = set()
         """The steps whose agents talk with the client directly."""
-        self._again: set[str] = set()
-        """The steps that the client wants to be repeated."""
         self._question_since = 0.0
         self._ask_now = False
         self._pause = FIRST_SLEEP
@@ -113,27 +111,40 @@ class Execution:
 
     async def _advance(self) -> bool:
         """Do what is next. False if nothing is."""
-        await self._begin()
-        running, asking = self.plan.named("running"), self.plan.named("asking", "unknown")
-        if asking and (not running or self._ask_now):
+        self._begin()
+        running, asking, held = self.plan.named("running"), self._asking, self._held
+        if (asking or held) and (not running or self._ask_now):
             await self._end_calls()
-            await self._ask(asking)
+            self._ask_now = False
+            await (self._ask_for_plan() if held else self._ask(asking))
         elif running:
             event: Event = await self._turn.step("event", self._next, returns=Event)
             await self._take(event)
-        return bool(running or asking)
+        return bool(running or asking or held)
 
-    async def _begin(self) -> None:
-        """Let the steps begin that need nothing any more."""
-        if not self.plan.stopped and (why := self.spent.over):
+    def _begin(self) -> None:
+        """Let the steps begin that need nothing any more, and no approval."""
+        why = self.spent.over
+        if why and not self.plan.stopped and self.plan.named("waiting"):
             self.plan = apply(self.plan, Stopped(why))
-        ready = self.plan.ready
-        if ready and not await self._approved(ready):
-            ready = self.plan.ready
+        held = self._held
+        ready = [step for step in self.plan.ready if step not in held]
         left = self.spent.budget.calls - self.spent.calls
         ready = ready[: max(left, 0)]
         self.spent.calls += len(ready)
         self.plan = begun(self.plan, ready)
+
+    @property
+    def _asking(self) -> tuple[PlanStep, ...]:
+        """The steps that wait for an answer of the client."""
+        return self.plan.named("asking", "unknown")
+
+    @property
+    def _held(self) -> list[PlanStep]:
+        """The steps that could begin if the client approved them."""
+        if self.plan.approved == self.plan.version:
+            return []
+        return [step for step in self.plan.ready if step.dangerous or self._rules.approve == "plan"]
 
     async def _take(self, event: Event) -> None:
         self.plan = apply(self.plan, event)
@@ -179,9 +190,11 @@ class Execution:
         """Seconds until something must be decided."""
         now = time.monotonic()
         limits = [quiet + self._rules.hold - now, self.spent.left(datetime.now(UTC))]
-        if self.plan.named("asking", "unknown"):
+        if self._asking or self._held:
             self._question_since = self._question_since or now
             limits.append(self._question_since + self._rules.ask_after - now)
+        else:
+            self._question_since = 0.0
         return max(min(limits), 0.05)
 
     def _late(self, quiet: float) -> Event | None:
@@ -208,7 +221,7 @@ class Execution:
             step,
             said=self._said.get(step.name),
             others={other.name: other for other in self.plan.steps},
-            repeatable=step.name in self._again or self._rules.repeatable(step),
+            repeatable=self._rules.repeatable(step),
             scan=self._rules.scan,
             questions=self.spent.budget.calls if step.name in self.direct else MOST_QUESTIONS,
         )
@@ -250,7 +263,7 @@ class Execution:
 
     async def _ask(self, steps: Sequence[PlanStep]) -> None:
         """Pass the questions on, and take the answers."""
-        self._ask_now, self._question_since = False, 0.0
+        self._question_since = 0.0
         await self._turn.step("save", self.save, returns=type(None))
         for step in steps:
             if step.question is not None and step.question.kind == "approval":
@@ -259,6 +272,8 @@ class Execution:
         direct = len(steps) == 1 and steps[0].name in self.direct
         asked = questions.message(self._turn, steps, hosts, direct=direct)
         answer = await self._turn.ask_for(asked)
+        if self._too_late(steps):
+            return None
         if direct and answer.text.strip().lower() == questions.BACK:
             self.plan = apply(self.plan, _came_back(steps[0]))
             return None
@@ -276,7 +291,6 @@ class Execution:
                 why = "it is not known whether the agent has got the message"
                 self.plan = apply(self.plan, Failed(step.name, why))
                 return
-            self._again.add(step.name)
         else:
             self._said[step.name] = said
         self.spent.calls += 1
@@ -304,32 +318,34 @@ class Execution:
         approval = self._turn.approval
         return False if approval is not None and not approval.approved else None
 
-    async def _approved(self, ready: Sequence[PlanStep]) -> bool:
-        """Whether these steps may begin. Those that the client declines fail."""
-        plan = self.plan
-        if plan.approved == plan.version:
-            return True
+    async def _ask_for_plan(self) -> None:
+        """Ask the client to approve the dangerous steps of this version of the plan, or all steps.
+        Those that the client declines fail."""
+        plan, self._question_since = self.plan, 0.0
         waiting = plan.named("waiting")
-        covered = [step for step in waiting if step.dangerous]
-        if self._rules.approve == "plan":
-            covered = covered or list(waiting)
-        elif not any(step.dangerous for step in ready):
-            return True
+        covered = [step for step in waiting if step.dangerous] or waiting
         listed = [
             {"step": step.name, "agent": step.agent, "skill": step.skill, "input": step.input}
             for step in covered
         ]
         operation = {"plan": plan.version, "steps": listed}
-        text = _plan_in_words(waiting, covered)
-        while (approved := await self._granted(text, operation)) is None:
-            pass
+        approved = await self._granted(_plan_in_words(waiting, covered), operation)
         if approved:
-            self.plan = replace(self.plan, approved=plan.version)
-            return True
-        for step in covered:
-            if self.plan[step.name].state == "waiting":
-                self.plan = apply(self.plan, Failed(step.name, "the client did not approve it"))
-        return False
+            self.plan = replace(plan, approved=plan.version)
+        elif approved is not None:
+            for step in covered:
+                if self.plan[step.name].state == "waiting":
+                    self.plan = apply(self.plan, Failed(step.name, "the client did not approve it"))
+
+    def _too_late(self, steps: Sequence[PlanStep]) -> bool:
+        """Whether the time was over before the client answered. Then these steps fail."""
+        if self.spent.left(self._turn.now()) > 0:
+            return False
+        why = "the time is over"
+        self.plan = apply(self.plan, Stopped(why))
+        for step in steps:
+            self.plan = apply(self.plan, Failed(step.name, why, goes_on=True))
+        return True
 
     async def _divided_by_model(
         self, model: Model, answer: Message, steps: Sequence[PlanStep]

@@ -69,7 +69,7 @@ class ModelLoop:
         """Go on until the model answers. None if a budget ended before."""
         spent = self._execution.spent
         messages = [*await self._before(), ModelMessage(role="user", text=_said(self._turn))]
-        while not spent.over and not self._execution.plan.stopped:
+        while not spent.model_over and not self._execution.plan.stopped:
             number = spent.model_calls + 1
             asked = self._ask(messages, number)
             decision: Decision = await self._turn.step("model", asked, returns=Decision)
