@@ -362,7 +362,7 @@ class Call:
         skill = member.skills.get(self._step.skill)
         if skill is not None and skill.wrapped and isinstance(data, dict):
             data = data.get("result")
-        size = len(text.encode()) + (0 if data is None else len(msgspec.json.encode(data)))
+        size = len(msgspec.json.encode((text, data)))  # as it is logged
         if size <= LARGE:
             return Outcome(text=text, data=data, files=len(result.files))
         return Outcome(text=clean(text, 2000), files=len(result.files), large=True)

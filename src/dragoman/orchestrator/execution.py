@@ -29,6 +29,7 @@ from dragoman.orchestrator.plan import (
     Done,
     Event,
     Failed,
+    InvalidPlan,
     Plan,
     PlanStep,
     Proposed,
@@ -50,7 +51,7 @@ HOLD = 240.0
 """Seconds without an event after which the handler sleeps, and looks again later."""
 FIRST_SLEEP, LAST_SLEEP = 10.0, 900.0
 LONGEST_SAVED = 200_000
-"""The most bytes of a plan that are kept as the value of the task."""
+"""The most bytes of an event that are logged, and of a plan that is the value of the task."""
 QUEUE = 64
 
 
@@ -232,10 +233,14 @@ class Execution:
                 "the call of %s failed", step.agent, extra={"task": self._turn.task.id}
             )
             event = Failed(step.name, "an internal error")
+        if _size(event) > LONGEST_SAVED:
+            event = Failed(step.name, "the agent has sent more than can be kept", goes_on=True)
         await self._queue.put(_Noted(event))
 
     async def _note(self, event: Event) -> None:
         """Log an event of a call that goes on after it."""
+        if _size(event) > LONGEST_SAVED:
+            raise InvalidPlan("the agent has sent more than can be kept")
         logged = asyncio.get_running_loop().create_future()
         await self._queue.put(_Noted(event, logged))
         await logged
@@ -254,7 +259,7 @@ class Execution:
         """Keep the plan as the value of the task, for people who look at it."""
         self._saved = self.plan.version
         value = msgspec.to_builtins(self.plan)
-        if len(msgspec.json.encode(value)) > LONGEST_SAVED:
+        if _size(value) > LONGEST_SAVED:
             small = tuple(replace(step, input=None, outcome=None) for step in self.plan.steps)
             value = msgspec.to_builtins(replace(self.plan, steps=small))
         await self._turn.save(value)
@@ -278,7 +283,7 @@ class Execution:
             self.plan = apply(self.plan, _came_back(steps[0]))
             return None
         found = questions.divided(answer, steps)
-        if not found and self._model is not None and not self.spent.over:
+        if not found and self._model is not None and not self.spent.model_over:
             found = await self._divided_by_model(self._model, answer, steps)
         for step in steps:
             if step.name in found:
@@ -356,6 +361,10 @@ class Execution:
         self.spent.model_calls += 1
         self.spent.usage += found.usage
         return {name: [Part(text=text)] for name, text in found.parts.items()}
+
+
+def _size(value: Any) -> int:
+    return len(msgspec.json.encode(value))
 
 
 def _came_back(step: PlanStep) -> Failed:

@@ -106,7 +106,9 @@ class ModelLoop:
         self, messages: Sequence[ModelMessage], number: int
     ) -> Callable[[], Awaitable[Decision]]:
         async def ask() -> Decision:
-            kit = Kit(await self._members(), self._turn.text, hands_off=True)
+            kit = Kit(
+                await self._members(), self._turn.text, most=self._execution.spent.budget.steps
+            )
             more = MORE.format(number=kit.hidden) if kit.hidden else ""
             system = SYSTEM.format(cards=kit.cards + more, **self._about)
             prompt = [ModelMessage(role="system", text=system), *messages]

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman import A2AError
 from dragoman.client import RemoteSkill
@@ -32,6 +33,12 @@ SCHEMA = 6_000
 """The most characters of the schema of a tool."""
 DEEPEST = 32
 """How deep schemas and arguments may be nested."""
+TEXT = 8_000
+"""The most characters that are kept of the text of an answer."""
+LARGEST = 200_000
+"""The most bytes of a decision."""
+ERROR = 300
+"""The most characters of what is wrong with a call: there may be many."""
 SHORT = 200
 """The most characters of a text in a schema."""
 _NEEDLESS = frozenset(("title", "examples", "$comment"))
@@ -57,16 +64,18 @@ class Decision(Struct, frozen=True, omit_defaults=True):
 class Kit:
     """The tools for one question to a model."""
 
-    def __init__(self, members: Mapping[str, Member], text: str, *, hands_off: bool) -> None:
+    def __init__(self, members: Mapping[str, Member], text: str, *, most: int) -> None:
         self._members = members
+        self._most = most
+        """How many steps a plan may have."""
         self._skills: dict[str, tuple[Member, RemoteSkill]] = {}
         shown = _shown(members, text)
         self.cards = "\n\n".join(member.prompt() for member in shown)
         self.hidden = len(members) - len(shown)
         """How many agents the prompt does not name."""
-        self.tools = [*self._general(shown, hands_off), *self._of_skills(shown)] if shown else []
+        self.tools = [*self._general(shown), *self._of_skills(shown)] if shown else []
 
-    def _general(self, shown: Sequence[Member], hands_off: bool) -> list[Tool]:
+    def _general(self, shown: Sequence[Member]) -> list[Tool]:
         # all names are allowed: agents that `find_agents` shows can be called, too
         agent = {"type": "string", "description": "The name of the agent."}
         if not self.hidden:
@@ -95,12 +104,11 @@ class Kit:
         if self.hidden:
             words = {"type": "string", "description": "What the agent should be able to do."}
             found.append(Tool(FIND, "Find further agents.", _object({"query": words}, ["query"])))
-        if hands_off:
-            text = (
-                "Let an agent go on with the user directly, until it is done. Use it when the user "
-                "wants to talk to that agent."
-            )
-            found.append(Tool(HAND_OFF, text, _object({"agent": agent}, ["agent"])))
+        text = (
+            "Let an agent go on with the user directly, until it is done. Use it when the user "
+            "wants to talk to that agent."
+        )
+        found.append(Tool(HAND_OFF, text, _object({"agent": agent}, ["agent"])))
         return found
 
     def _of_skills(self, shown: Sequence[Member]) -> list[Tool]:
@@ -125,7 +133,9 @@ class Kit:
 
     def decide(self, answer: ModelAnswer, number: int) -> Decision:
         """What the model's calls mean. What is wrong with a call is its result. `number` is that
-        of the answer; the names of the steps are made of it."""
+        of the answer; the names of the steps are made of it. A decision is logged, so it has a
+        bounded size."""
+        answer = replace(answer, text=clean(answer.text, TEXT))
         steps: dict[str, list[tuple[Step, str]]] = {}
         results: dict[str, str] = {}
         replaces, refused, hand_off = False, "", None
@@ -144,11 +154,11 @@ class Kit:
                     steps[call.id] = [self._called(call, arguments, f"{number}.{place + 1}")]
             except (InvalidPlan, A2AError) as error:
                 # it may quote a card
-                why = sanitize(str(error), limit=DESCRIPTION, source="a check")
+                why = sanitize(str(error), limit=ERROR, source="a check")
                 results[call.id] = f"Error: {why}"
                 if call.name == PLAN:
-                    refused = clean(str(error), DESCRIPTION)
-        return Decision(answer, steps, results, replaces, refused, hand_off)
+                    refused = clean(str(error), ERROR)
+        return _bounded(Decision(answer, steps, results, replaces, refused, hand_off))
 
     def _called(self, call: ToolCall, arguments: dict[str, Any], number: str) -> tuple[Step, str]:
         if call.name == SEND:
@@ -168,6 +178,8 @@ class Kit:
         items = arguments.get("steps")
         if not isinstance(items, list) or not items:
             raise InvalidPlan("steps: give at least one step")
+        if len(items) > self._most:
+            raise InvalidPlan(f"a plan has at most {self._most} steps; this one has {len(items)}")
         found = []
         for item in items:
             if not isinstance(item, dict):
@@ -255,6 +267,16 @@ def _shown(members: Mapping[str, Member], text: str) -> list[Member]:
             break
         found.append(member)
     return found
+
+
+def _bounded(decision: Decision) -> Decision:
+    """The decision, or one that refuses all calls if it is too large for the log."""
+    if len(msgspec.json.encode(decision)) <= LARGEST:
+        return decision
+    calls = [replace(call, name=call.name[:64], arguments="{}") for call in decision.answer.calls]
+    answer = replace(decision.answer, text=clean(decision.answer.text, SHORT), calls=tuple(calls))
+    why = "Error: the calls are too large; make fewer, or shorter ones"
+    return Decision(answer, results={call.id: why for call in calls}, refused=decision.refused)
 
 
 def _arguments(call: ToolCall) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class Peer:
         self.heard: list[Any] = []
         self.contexts: list[str] = []
         self.requests: list[tuple[str, dict[str, str]]] = []
+        self.canceled = asyncio.Event()
+        """Somebody has wanted to cancel a task."""
         self.agent = Agent(name, description=skill.pop("about", f"{name} works."))
         self._work = work
         if skill:
@@ -54,7 +56,14 @@ class Peer:
         if scope["type"] == "http":
             headers = {k.decode(): v.decode() for k, v in scope["headers"]}
             self.requests.append((f"{scope['method']} {scope['path']}", headers))
-        await self.app(scope, receive, send)
+
+        async def heard() -> Any:
+            message = await receive()
+            if b"CancelTask" in message.get("body", b""):
+                self.canceled.set()
+            return message
+
+        await self.app(scope, heard, send)
 
     async def drain(self) -> None:
         """As `App.drain`."""
