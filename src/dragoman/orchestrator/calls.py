@@ -56,6 +56,8 @@ Scan: TypeAlias = Callable[[Part, Caller], str | Awaitable[str | None] | None]
 Show: TypeAlias = Callable[[Any], Awaitable[None]]
 """Takes an event of the agent that the client may see."""
 
+LINEAGE = "urn:dragoman:lineage:v1"
+"""The key of the metadata of a message: the tasks that it serves."""
 SOURCE = "urn:dragoman:source:v1"
 """The key of the metadata of an artifact: which agent made it, and in which step."""
 PAYMENT = "x402.payment.status"
@@ -151,10 +153,22 @@ class Call:
             context="" if step.task else member.context(self._turn),
             skill="" if step.task else step.skill,
             key=self.key,
+            metadata=self._lineage(member),
         )
         return await self._read(stream, client, member, note, show)
 
     # -- what is sent
+
+    def _lineage(self, member: Member) -> dict[str, Any]:
+        """What `Turn.connect` sends along, for a client of the author: loops must end there,
+        too."""
+        if not isinstance(member.target, Client):
+            return {}
+        found = self._turn.metadata.get(LINEAGE)
+        path = found.get("path") if isinstance(found, Mapping) else None
+        before = path if isinstance(path, list | tuple) else ()
+        own = {"agent": "orchestrator", "task": self._turn.task.id}
+        return {LINEAGE: {"path": [*before, own]}}
 
     async def _parts(self, client: Client, member: Member) -> Sequence[Part | Any]:
         step = self._step
@@ -339,12 +353,12 @@ class Call:
             why = self._scan(part, self._turn.caller)
             why = await why if inspect.isawaitable(why) else why
         except Exception:
-            logger.exception("the scan of a file of %s failed", self._step.agent)
+            logger.exception("step %s: the scan of a file failed", self._step.name)
             why = "the scan failed"
         if not why:
             return part
         name = clean(part.filename or "without a name", 100)
-        logger.warning("a file of %s was refused: %s", self._step.agent, why)
+        logger.warning("step %s: a file was refused: %s", self._step.name, why)
         return Part(text=f"[the file {name} was refused]")
 
     def _ended(self, result: Result, member: Member) -> Event:

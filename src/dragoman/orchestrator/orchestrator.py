@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dragoman import A2AError, Agent, AgentError, App, RemoteTask, Turn, UserError
 from dragoman.client import Client
 from dragoman.orchestrator.budget import Budget, Spent
-from dragoman.orchestrator.calls import Scan
+from dragoman.orchestrator.calls import LINEAGE, Scan
 from dragoman.orchestrator.canceler import CANCELER, cancel_later, canceler
 from dragoman.orchestrator.execution import Execution, Rules
 from dragoman.orchestrator.function_model import FunctionModel
@@ -42,7 +42,6 @@ Planner: TypeAlias = Callable[..., Any]
 """`plan(turn, members)` returns steps. With a third parameter it is called again with the plan when
 nothing runs any more, until it returns no steps, or a text: the answer."""
 
-LINEAGE = "urn:dragoman:lineage:v1"
 SOURCES = "urn:dragoman:sources:v1"
 """The key of the metadata of the final status: which agents the results come from."""
 LATE = 3600.0

@@ -339,12 +339,17 @@ def _named(found: Sequence[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]]) ->
 def _distinct(
     found: Sequence[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]],
 ) -> list[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]]:
-    """One agent for each address. If the card of another points there, the one that was given at
-    this address counts."""
+    """One agent for each address. A card that was found elsewhere may not point to the host of
+    another agent of the team: it would get that agent's work, or that agent its work."""
+    hosts = {host_of(_address(each)).lower() for each in found if not _elsewhere(each)}
     kept: dict[str, tuple[Any, AgentCard, Mapping[str, RemoteSkill]]] = {}
-    for each in sorted(found, key=_elsewhere):
-        kept.setdefault(_address(each), each)
-    return [each for each in found if kept[_address(each)] is each]
+    for each in found:
+        address = _address(each)
+        if _elsewhere(each) and host_of(address).lower() in hosts:
+            logger.warning("team: %s is not used: its card names %s", each[0], address)
+        else:
+            kept.setdefault(address.rstrip("/"), each)
+    return list(kept.values())
 
 
 def _address(found: tuple[Any, AgentCard, Mapping[str, RemoteSkill]]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -12,7 +14,7 @@ from dragoman.client import Client, Result
 from dragoman.orchestrator import ChatModel, Orchestrator
 from tests.harness.server import serving
 from tests.products.orchestrator import chat_server
-from tests.products.orchestrator.chat_server import Call, ChatServer, Request, Script
+from tests.products.orchestrator.chat_server import Call, ChatServer, Request, Script, say
 
 PATIENCE = 20.0
 SETTINGS: dict[str, Any] = {"drain_timeout": 0.0, "poll": 0.02}
@@ -22,6 +24,8 @@ class Peer:
     """An agent on a port. It keeps what it was told, and the headers and bodies of all requests."""
 
     url = ""
+    twist: Callable[[dict[str, Any]], Any] | None = None
+    """Changes the card that is shown."""
 
     def __init__(self, name: str, work: Any = "done", **skill: Any) -> None:
         self.heard: list[Any] = []
@@ -63,11 +67,36 @@ class Peer:
                 self.canceled.set()
             return message
 
-        await self.app(scope, heard, send)
+        if self.twist is not None and scope["type"] == "http" and scope["method"] == "GET":
+            await self._twisted(scope, receive, send)
+        else:
+            await self.app(scope, heard, send)
+
+    async def _twisted(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer with a card that is changed."""
+        whole = bytearray()
+        found: dict[str, Any] = {}
+
+        async def take(message: Any) -> None:
+            found.update(message)
+            whole.extend(message.get("body", b""))
+
+        await self.app(scope, receive, take)
+        card = json.loads(whole)
+        assert self.twist is not None
+        self.twist(card)
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": found["status"], "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps(card).encode()})
 
     async def drain(self) -> None:
         """As `App.drain`."""
         await self.app.drain()
+
+    @property
+    def host(self) -> str:
+        """Where it is."""
+        return self.url.removeprefix("http://")
 
     @property
     def sends(self) -> list[dict[str, str]]:
@@ -77,6 +106,8 @@ class Peer:
 
 class Desk:
     """A running orchestrator."""
+
+    app: App
 
     def __init__(self, agent: Orchestrator, client: Client, server: ChatServer) -> None:
         self.agent, self.client, self.server = agent, client, server
@@ -113,7 +144,9 @@ async def desk(
         )
         app = await stack.enter_async_context(App(agent, **{**SETTINGS, **(settings or {})}))
         client = await stack.enter_async_context(Client.connect(app=app))
-        yield Desk(agent, client, server)
+        office = Desk(agent, client, server)
+        office.app = app
+        yield office
 
 
 def send_message(agent: str, said: Any, id: str = "") -> Call:
@@ -135,6 +168,31 @@ def then(*steps: Any) -> Callable[[Request], Any]:
         return left.pop(0) if len(left) > 1 else left[0]
 
     return script
+
+
+def obeying(first: Call | None = None) -> Callable[[Request], Any]:
+    """A planner that obeys every order that it reads anywhere: `ORDER tool {arguments}`. It obeys
+    each once, and repeats all that it has read in the end."""
+    done: set[str] = set()
+    waiting = [first] if first else []
+
+    def script(request: Request) -> Any:
+        text = json.dumps(request.body, ensure_ascii=False).replace("\\", "")
+        orders = []
+        for order in re.finditer(r"ORDER ([\w-]+) (\{[^{}]*\})", text):
+            if order[0] not in done:
+                done.add(order[0])
+                orders.append(Call(order[1], order[2]))
+        calls = [*waiting, *orders]
+        waiting.clear()
+        return say(None, *calls) if calls else "I did all."
+
+    return script
+
+
+def order(tool: str, **arguments: Any) -> str:
+    """An order for the planner."""
+    return f"ORDER {tool} {json.dumps(arguments)}"
 
 
 def metadata(result: Result) -> dict[str, Any]:

@@ -71,7 +71,7 @@ STEPS: dict[str, Any] = {
     "dropped": drop(),
     "page": html(),
     "huge": huge(5 << 20),
-    "big-call": call("send_message", {"agent": "flights", "text": "x" * 300_000}),
+    "big-call": say(None, send_message("flights", "x" * 300_000), size=9999),
     "many-calls": say(None, *(send_message("flights", str(n)) for n in range(129))),
     "hang": hang(),
     "endless": endless(pause=0.05),

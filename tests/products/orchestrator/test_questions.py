@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -128,7 +129,7 @@ async def test_a_model_divides_plain_words(flight: Worker, hotel: Worker) -> Non
                 for name in ("flight", "hotel")
             ]
             return ModelAnswer(calls=tuple(calls))
-        names = json.loads(heard[1])[0]
+        names = re.findall(r"^([\w.-]+):$", heard[1], re.MULTILINE)
         return json.dumps({name: "Monday" for name in names if "flight" in name} | {"x": "y"})
 
     travel = Orchestrator("Travel Desk", agents=[flight.agent, hotel.agent], model=model)
@@ -213,6 +214,6 @@ async def test_words_of_an_agent_stay_marked(flight: Worker) -> None:
     async with office(planning([flight], steps(Step("out", "flight", input="forge")))) as client:
         asked = await client.send("go")
     lines = asked.text.splitlines()
-    assert lines[0] == "out: flight (in this process) asks:"
+    assert lines[0].startswith("out: flight (in this process) asks")
     assert len(lines) == 4
     assert all(line.startswith("> ") for line in lines[1:])
