@@ -1,5 +1,5 @@
-"""Three agents. One books flights, one books hotels, and one plans trips with agents that it finds in
-a registry."""
+"""Three agents. One books flights, one books hotels, and one plans trips with agents that it finds
+in a registry."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     steps: int = 50
     """Steps of a plan."""
     rounds: int = 8
-    """How often a plan may be changed."""
+    """How often a plan may be changed. A model that only calls further agents changes none."""
     depth: int = 4
     """How many agents may have passed a request on before it comes here."""
 
@@ -42,12 +42,18 @@ class Spent:
         budget = self.budget
         if self.calls >= budget.calls:
             return f"the budget of {budget.calls} calls of agents is used up"
+        if self.rounds > budget.rounds:
+            return f"the plan was changed {budget.rounds} times"
+        return self.model_over
+
+    @property
+    def model_over(self) -> str:
+        """Which limit of the model is reached."""
+        budget = self.budget
         if self.model_calls >= budget.model_calls:
             return f"the budget of {budget.model_calls} calls of the model is used up"
         if self.usage.tokens >= budget.tokens:
             return f"the budget of {budget.tokens} tokens is used up"
-        if self.rounds > budget.rounds:
-            return f"the plan was changed {budget.rounds} times"
         return ""
 
     def left(self, now: datetime) -> float:

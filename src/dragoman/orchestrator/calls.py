@@ -56,6 +56,8 @@ Scan: TypeAlias = Callable[[Part, Caller], str | Awaitable[str | None] | None]
 Show: TypeAlias = Callable[[Any], Awaitable[None]]
 """Takes an event of the agent that the client may see."""
 
+LINEAGE = "urn:dragoman:lineage:v1"
+"""The key of the metadata of a message: the tasks that it serves."""
 SOURCE = "urn:dragoman:source:v1"
 """The key of the metadata of an artifact: which agent made it, and in which step."""
 PAYMENT = "x402.payment.status"
@@ -87,6 +89,7 @@ class Call:
         others: Mapping[str, PlanStep],
         repeatable: bool = False,
         scan: Scan | None = None,
+        questions: int = MOST_QUESTIONS,
     ) -> None:
         self._turn, self._team, self._step = turn, team, step
         self._said = said
@@ -94,6 +97,8 @@ class Call:
         self._others = others
         self._repeatable = repeatable
         self._scan = scan
+        self._questions = questions
+        """How many questions the agent may ask."""
         self._shown: set[str] = set()
 
     @property
@@ -109,12 +114,15 @@ class Call:
         try:
             member = await self._team.member(self._turn.caller, step.address)
             if member is None:
-                return Failed(step.name, f"{step.agent} is not there any more, or may not be used")
+                why = f"{step.agent} is not there any more, or may not be used"
+                return Failed(step.name, why, goes_on=True)
             async with self._team.client(member, self._turn) as client:
+                if why := self._team.objection(self._turn.caller, member, client):
+                    return Failed(step.name, f"{step.agent} {why}", goes_on=True)
                 return await self._talk(client, member, note, show)
         except (A2AError, OSError, TimeoutError, InvalidPlan, SkillNotCompleted) as error:
             why = clean(str(error) or type(error).__name__, ERROR)
-            return Failed(step.name, why)
+            return Failed(step.name, why, goes_on=True)
 
     async def _talk(
         self,
@@ -124,7 +132,7 @@ class Call:
         show: Show,
     ) -> Event:
         step = self._step
-        if step.delivered:
+        if step.delivered and not isinstance(self._said, bool):
             return await self._follow(client, member, step.task, note, show)
         if not member.remembers:
             if step.sending:  # by an earlier run
@@ -136,17 +144,31 @@ class Call:
             else:
                 await note(Sending(step.name))
         if isinstance(self._said, bool):
-            return await self._decide(client, member, self._said)
+            if member.remembers:
+                await note(Known(step.name, step.task))
+            return await self._decide(client, member, self._said, show)
         stream = client.stream(
             await self._parts(client, member),
             task=step.task,
             context="" if step.task else member.context(self._turn),
             skill="" if step.task else step.skill,
             key=self.key,
+            metadata=self._lineage(member),
         )
         return await self._read(stream, client, member, note, show)
 
     # -- what is sent
+
+    def _lineage(self, member: Member) -> dict[str, Any]:
+        """What `Turn.connect` sends along, for a client of the author: loops must end there,
+        too."""
+        if not isinstance(member.target, Client):
+            return {}
+        found = self._turn.metadata.get(LINEAGE)
+        path = found.get("path") if isinstance(found, Mapping) else None
+        before = path if isinstance(path, list | tuple) else ()
+        own = {"agent": "orchestrator", "task": self._turn.task.id}
+        return {LINEAGE: {"path": [*before, own]}}
 
     async def _parts(self, client: Client, member: Member) -> Sequence[Part | Any]:
         step = self._step
@@ -228,19 +250,21 @@ class Call:
 
     # -- what comes back
 
-    async def _decide(self, client: Client, member: Member, approved: bool) -> Event:
+    async def _decide(self, client: Client, member: Member, approved: bool, show: Show) -> Event:
         """Approve or decline what the agent asks about."""
-        step = self._step
-        handle = client.task(step.task)
+        handle = client.task(self._step.task)
         found = await handle.get()
-        if any(message.message_id == self.key for message in found.history):
-            return await self._ended(Result(task=await handle.wait()), member)
         grant = Result(task=found).grant
-        if grant is None:
-            words = "Approved" if approved else "Declined"
-            return await self._ended(await handle.reply(words, key=self.key), member)
-        decide = handle.approve if approved else handle.decline
-        return await self._ended(await decide(grant, key=self.key), member)
+        if any(message.message_id == self.key for message in found.history):
+            result = Result(task=await handle.wait())
+        elif grant is None:
+            result = await handle.reply("Approved" if approved else "Declined", key=self.key)
+        else:
+            decide = handle.approve if approved else handle.decline
+            result = await decide(grant, key=self.key)
+        for artifact in result.artifacts:
+            await self._artifact(artifact, member, show, append=False, last=True)
+        return self._ended(result, member)
 
     async def _follow(
         self,
@@ -255,7 +279,7 @@ class Call:
         if found.status.state.settled:
             for artifact in found.artifacts:
                 await self._artifact(artifact, member, show, append=False, last=True)
-            return await self._ended(Result(task=found), member)
+            return self._ended(Result(task=found), member)
         return await self._read(client.task(task).subscribe(), client, member, note, show)
 
     async def _read(
@@ -276,7 +300,7 @@ class Call:
                 if _interrupted(event):
                     break
             result = stream.result
-        return await self._ended(result, member)
+        return self._ended(result, member)
 
     async def _show(self, event: Any, stream: Stream, member: Member, show: Show) -> None:
         """Pass the agent's output on, with its source."""
@@ -296,7 +320,8 @@ class Call:
         elif isinstance(event, TaskStatusUpdateEvent):
             text = event.status.message.text if event.status.message else ""
             if event.status.state is TaskState.WORKING and text:
-                await show(self._turn.working(f"{member.name}: {clean(text, ERROR)}"))
+                line = " ".join(clean(text, ERROR).split())
+                await show(self._turn.working(f"{member.name}: {line}"))
 
     async def _artifact(
         self, artifact: Artifact, member: Member, show: Show, *, append: bool, last: bool
@@ -328,15 +353,15 @@ class Call:
             why = self._scan(part, self._turn.caller)
             why = await why if inspect.isawaitable(why) else why
         except Exception:
-            logger.exception("the scan of a file of %s failed", self._step.agent)
+            logger.exception("step %s: the scan of a file failed", self._step.name)
             why = "the scan failed"
         if not why:
             return part
         name = clean(part.filename or "without a name", 100)
-        logger.warning("a file of %s was refused: %s", self._step.agent, why)
+        logger.warning("step %s: a file was refused: %s", self._step.name, why)
         return Part(text=f"[the file {name} was refused]")
 
-    async def _ended(self, result: Result, member: Member) -> Event:
+    def _ended(self, result: Result, member: Member) -> Event:
         step, state = self._step, result.state
         if result.ok:
             return Done(step.name, self._outcome(result, member))
@@ -351,7 +376,7 @@ class Call:
         skill = member.skills.get(self._step.skill)
         if skill is not None and skill.wrapped and isinstance(data, dict):
             data = data.get("result")
-        size = len(text.encode()) + (0 if data is None else len(msgspec.json.encode(data)))
+        size = len(msgspec.json.encode((text, data)))  # as it is logged
         if size <= LARGE:
             return Outcome(text=text, data=data, files=len(result.files))
         return Outcome(text=clean(text, 2000), files=len(result.files), large=True)
@@ -364,8 +389,8 @@ class Call:
         if PAYMENT in metadata:
             why = "the agent asks for a payment, and there is no wallet"
             return Failed(step.name, why, goes_on=True)
-        if step.asked >= MOST_QUESTIONS:
-            why = f"the agent has asked more than {MOST_QUESTIONS} questions"
+        if step.asked >= self._questions:
+            why = f"the agent has asked more than {self._questions} questions"
             return Failed(step.name, why, goes_on=True)
         text = clean(result.text, QUESTION)
         if result.state is TaskState.AUTH_REQUIRED:

@@ -3,9 +3,12 @@ which goes on over restarts, until each agent has ended its task or refused, for
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from dragoman import A2AError, Agent, RemoteTask, Turn
 from dragoman.client import Client
@@ -50,9 +53,10 @@ def canceler(options: Callable[[str], Mapping[str, Any]]) -> Agent:
     return agent
 
 
-async def cancel_later(client: Client, tasks: Sequence[RemoteTask], of: str, *, key: str) -> None:
-    """Have the agent behind this client cancel these tasks. It happens once for a key."""
+async def cancel_later(client: Client, tasks: Sequence[RemoteTask], of: str) -> None:
+    """Have the agent behind this client cancel these tasks, once."""
     listed = [{"address": task.address, "id": task.id} for task in tasks]
+    key = hashlib.sha256(msgspec.json.encode((of, listed))).hexdigest()[:32]
     await client.send({"tasks": listed, "of": of}, wait=False, key=key)
 
 

@@ -21,13 +21,15 @@ from msgspec.structs import replace
 from dragoman import Message, Part, Turn
 from dragoman.orchestrator import questions
 from dragoman.orchestrator.budget import Spent
-from dragoman.orchestrator.calls import Call, Scan
-from dragoman.orchestrator.model import Model, ModelFailed, ModelMessage
+from dragoman.orchestrator.calls import MOST_QUESTIONS, Call, Scan
+from dragoman.orchestrator.division import Division, divide
+from dragoman.orchestrator.model import Model
 from dragoman.orchestrator.plan import (
     Asks,
     Done,
     Event,
     Failed,
+    InvalidPlan,
     Plan,
     PlanStep,
     Proposed,
@@ -39,6 +41,7 @@ from dragoman.orchestrator.plan import (
     begun,
 )
 from dragoman.orchestrator.team import Team, host_of
+from dragoman.prompt_safety import clean
 
 logger = logging.getLogger("dragoman")
 
@@ -48,7 +51,7 @@ HOLD = 240.0
 """Seconds without an event after which the handler sleeps, and looks again later."""
 FIRST_SLEEP, LAST_SLEEP = 10.0, 900.0
 LONGEST_SAVED = 200_000
-"""The most bytes of a plan that are kept as the value of the task."""
+"""The most bytes of an event that are logged, and of a plan that is the value of the task."""
 QUEUE = 64
 
 
@@ -87,8 +90,6 @@ class Execution:
         """The latest answers of the client, by step."""
         self.direct: set[str] = set()
         """The steps whose agents talk with the client directly."""
-        self._again: set[str] = set()
-        """The steps that the client wants to be repeated."""
         self._question_since = 0.0
         self._ask_now = False
         self._pause = FIRST_SLEEP
@@ -96,7 +97,7 @@ class Execution:
 
     def propose(self, steps: Sequence[PlanStep], *, replaces: bool = False) -> None:
         """Add steps to the plan. They come from the log, or from the message."""
-        if self.plan.version:
+        if replaces and self.plan.version:
             self.spent.rounds += 1
         self.plan = apply(self.plan, Proposed(tuple(steps), replaces))
 
@@ -111,27 +112,40 @@ class Execution:
 
     async def _advance(self) -> bool:
         """Do what is next. False if nothing is."""
-        await self._begin()
-        running, asking = self.plan.named("running"), self.plan.named("asking", "unknown")
-        if asking and (not running or self._ask_now):
+        self._begin()
+        running, asking, held = self.plan.named("running"), self._asking, self._held
+        if (asking or held) and (not running or self._ask_now):
             await self._end_calls()
-            await self._ask(asking)
+            self._ask_now = False
+            await (self._ask_for_plan() if held else self._ask(asking))
         elif running:
             event: Event = await self._turn.step("event", self._next, returns=Event)
             await self._take(event)
-        return bool(running or asking)
+        return bool(running or asking or held)
 
-    async def _begin(self) -> None:
-        """Let the steps begin that need nothing any more."""
-        if not self.plan.stopped and (why := self.spent.over):
+    def _begin(self) -> None:
+        """Let the steps begin that need nothing any more, and no approval."""
+        why = self.spent.over
+        if why and not self.plan.stopped and self.plan.named("waiting"):
             self.plan = apply(self.plan, Stopped(why))
-        ready = self.plan.ready
-        if ready and not await self._approved(ready):
-            ready = self.plan.ready
+        held = self._held
+        ready = [step for step in self.plan.ready if step not in held]
         left = self.spent.budget.calls - self.spent.calls
         ready = ready[: max(left, 0)]
         self.spent.calls += len(ready)
         self.plan = begun(self.plan, ready)
+
+    @property
+    def _asking(self) -> tuple[PlanStep, ...]:
+        """The steps that wait for an answer of the client."""
+        return self.plan.named("asking", "unknown")
+
+    @property
+    def _held(self) -> list[PlanStep]:
+        """The steps that could begin if the client approved them."""
+        if self.plan.approved == self.plan.version:
+            return []
+        return [step for step in self.plan.ready if step.dangerous or self._rules.approve == "plan"]
 
     async def _take(self, event: Event) -> None:
         self.plan = apply(self.plan, event)
@@ -177,9 +191,11 @@ class Execution:
         """Seconds until something must be decided."""
         now = time.monotonic()
         limits = [quiet + self._rules.hold - now, self.spent.left(datetime.now(UTC))]
-        if self.plan.named("asking", "unknown"):
+        if self._asking or self._held:
             self._question_since = self._question_since or now
             limits.append(self._question_since + self._rules.ask_after - now)
+        else:
+            self._question_since = 0.0
         return max(min(limits), 0.05)
 
     def _late(self, quiet: float) -> Event | None:
@@ -206,8 +222,9 @@ class Execution:
             step,
             said=self._said.get(step.name),
             others={other.name: other for other in self.plan.steps},
-            repeatable=step.name in self._again or self._rules.repeatable(step),
+            repeatable=self._rules.repeatable(step),
             scan=self._rules.scan,
+            questions=self.spent.budget.calls if step.name in self.direct else MOST_QUESTIONS,
         )
         try:
             event = await call.run(self._note, self._queue.put)
@@ -216,10 +233,14 @@ class Execution:
                 "the call of %s failed", step.agent, extra={"task": self._turn.task.id}
             )
             event = Failed(step.name, "an internal error")
+        if _size(event) > LONGEST_SAVED:
+            event = Failed(step.name, "the agent has sent more than can be kept", goes_on=True)
         await self._queue.put(_Noted(event))
 
     async def _note(self, event: Event) -> None:
         """Log an event of a call that goes on after it."""
+        if _size(event) > LONGEST_SAVED:
+            raise InvalidPlan("the agent has sent more than can be kept")
         logged = asyncio.get_running_loop().create_future()
         await self._queue.put(_Noted(event, logged))
         await logged
@@ -238,7 +259,7 @@ class Execution:
         """Keep the plan as the value of the task, for people who look at it."""
         self._saved = self.plan.version
         value = msgspec.to_builtins(self.plan)
-        if len(msgspec.json.encode(value)) > LONGEST_SAVED:
+        if _size(value) > LONGEST_SAVED:
             small = tuple(replace(step, input=None, outcome=None) for step in self.plan.steps)
             value = msgspec.to_builtins(replace(self.plan, steps=small))
         await self._turn.save(value)
@@ -247,7 +268,7 @@ class Execution:
 
     async def _ask(self, steps: Sequence[PlanStep]) -> None:
         """Pass the questions on, and take the answers."""
-        self._ask_now, self._question_since = False, 0.0
+        self._question_since = 0.0
         await self._turn.step("save", self.save, returns=type(None))
         for step in steps:
             if step.question is not None and step.question.kind == "approval":
@@ -256,11 +277,13 @@ class Execution:
         direct = len(steps) == 1 and steps[0].name in self.direct
         asked = questions.message(self._turn, steps, hosts, direct=direct)
         answer = await self._turn.ask_for(asked)
+        if self._too_late(steps):
+            return None
         if direct and answer.text.strip().lower() == questions.BACK:
             self.plan = apply(self.plan, _came_back(steps[0]))
             return None
         found = questions.divided(answer, steps)
-        if not found and self._model is not None:
+        if not found and self._model is not None and not self.spent.model_over:
             found = await self._divided_by_model(self._model, answer, steps)
         for step in steps:
             if step.name in found:
@@ -273,7 +296,6 @@ class Execution:
                 why = "it is not known whether the agent has got the message"
                 self.plan = apply(self.plan, Failed(step.name, why))
                 return
-            self._again.add(step.name)
         else:
             self._said[step.name] = said
         self.spent.calls += 1
@@ -301,73 +323,62 @@ class Execution:
         approval = self._turn.approval
         return False if approval is not None and not approval.approved else None
 
-    async def _approved(self, ready: Sequence[PlanStep]) -> bool:
-        """Whether these steps may begin. Those that the client declines fail."""
-        plan = self.plan
-        if plan.approved == plan.version:
-            return True
+    async def _ask_for_plan(self) -> None:
+        """Ask the client to approve the dangerous steps of this version of the plan, or all steps.
+        Those that the client declines fail."""
+        plan, self._question_since = self.plan, 0.0
         waiting = plan.named("waiting")
-        covered = [step for step in waiting if step.dangerous]
-        if self._rules.approve == "plan":
-            covered = covered or list(waiting)
-        elif not any(step.dangerous for step in ready):
-            return True
+        covered = [step for step in waiting if step.dangerous] or waiting
         listed = [
             {"step": step.name, "agent": step.agent, "skill": step.skill, "input": step.input}
             for step in covered
         ]
         operation = {"plan": plan.version, "steps": listed}
-        text = _plan_in_words(waiting, covered)
-        while (approved := await self._granted(text, operation)) is None:
-            pass
+        approved = await self._granted(_plan_in_words(waiting, covered), operation)
         if approved:
-            self.plan = replace(self.plan, approved=plan.version)
-            return True
-        for step in covered:
-            if self.plan[step.name].state == "waiting":
-                self.plan = apply(self.plan, Failed(step.name, "the client did not approve it"))
-        return False
+            self.plan = replace(plan, approved=plan.version)
+        elif approved is not None:
+            for step in covered:
+                if self.plan[step.name].state == "waiting":
+                    self.plan = apply(self.plan, Failed(step.name, "the client did not approve it"))
+
+    def _too_late(self, steps: Sequence[PlanStep]) -> bool:
+        """Whether the time was over before the client answered. Then these steps fail."""
+        if self.spent.left(self._turn.now()) > 0:
+            return False
+        why = "the time is over"
+        self.plan = apply(self.plan, Stopped(why))
+        for step in steps:
+            self.plan = apply(self.plan, Failed(step.name, why, goes_on=True))
+        return True
 
     async def _divided_by_model(
         self, model: Model, answer: Message, steps: Sequence[PlanStep]
     ) -> dict[str, list[Part]]:
         """Let the model say what the answer means for which question."""
+        asked = {step.name: step.question.text for step in steps if step.question is not None}
+        found = await self._turn.step("divide", divide, model, answer.text, asked, returns=Division)
         self.spent.model_calls += 1
-        found = await self._turn.step("divide", _divide, model, answer.text, list(steps))
-        return {name: [Part(text=text)] for name, text in found.items()}
+        self.spent.usage += found.usage
+        return {name: [Part(text=text)] for name, text in found.parts.items()}
+
+
+def _size(value: Any) -> int:
+    return len(msgspec.json.encode(value))
 
 
 def _came_back(step: PlanStep) -> Failed:
     return Failed(step.name, "the user has come back", goes_on=True)
 
 
-async def _divide(model: Model, text: str, steps: list[PlanStep]) -> dict[str, str]:
-    asked = {step.name: step.question.text for step in steps if step.question is not None}
-    system = (
-        "Several questions were asked. The user gave one answer. Reply with a JSON object that "
-        "has, for each question that the answer answers, the name of the question and the part of "
-        "the answer that belongs to it, in the user's words. Leave out the others."
-    )
-    messages = [
-        ModelMessage(role="system", text=system),
-        ModelMessage(role="user", text=msgspec.json.encode([asked, text]).decode()),
-    ]
-    try:
-        said = (await model.answer(messages, ())).text.strip()
-        said = said.removeprefix("```json").removeprefix("```").removesuffix("```")
-        found = msgspec.json.decode(said.encode(), type=dict[str, str])
-    except (ModelFailed, msgspec.DecodeError):
-        return {}
-    return {name: part for name, part in found.items() if name in asked and part.strip()}
-
-
 def _plan_in_words(waiting: Sequence[PlanStep], covered: Sequence[PlanStep]) -> str:
     marked = {step.name for step in covered}
     lines = ["I would do this. Do you approve?"]
     for step in waiting:
-        said = "" if step.input is None else f": {msgspec.json.encode(step.input).decode()[:500]}"
+        given = clean(msgspec.json.encode(step.input).decode(), 500)
+        said = "" if step.input is None else f": {given}"
         mark = "*" if step.name in marked else "-"
-        skill = f" {step.skill}" if step.skill else ""
+        skill = f" {' '.join(clean(step.skill, 64).split())}" if step.skill else ""
         lines.append(f"{mark} {step.name}: {step.agent} ({host_of(step.address)}){skill}{said}")
     if len(marked) < len(waiting):
         lines.append("Your approval is needed for the steps marked *.")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec.structs import replace
 
 from dragoman import Turn, UserError
+from dragoman.orchestrator.calls import SOURCE
 from dragoman.orchestrator.execution import Execution
 from dragoman.orchestrator.model import Model, ModelAnswer, ModelFailed, ModelMessage, Tool
 from dragoman.orchestrator.plan import InvalidPlan, PlanStep, Step, planned
@@ -66,7 +69,7 @@ class ModelLoop:
         """Go on until the model answers. None if a budget ended before."""
         spent = self._execution.spent
         messages = [*await self._before(), ModelMessage(role="user", text=_said(self._turn))]
-        while not spent.over and not self._execution.plan.stopped:
+        while not spent.model_over and not self._execution.plan.stopped:
             number = spent.model_calls + 1
             asked = self._ask(messages, number)
             decision: Decision = await self._turn.step("model", asked, returns=Decision)
@@ -93,25 +96,39 @@ class ModelLoop:
             text = one.text or "[no text]"
             if one.kind == "message":
                 found.append(ModelMessage(role="user", text=text))
-            else:
-                found.append(ModelMessage(role="assistant", text=text))
+                continue
+            if one.kind != "artifact" or SOURCE in (one.metadata or {}):  # words of agents
+                text = sanitize(text, limit=RESULT, source="an earlier turn")
+            found.append(ModelMessage(role="assistant", text=text))
         return found
 
     def _ask(
         self, messages: Sequence[ModelMessage], number: int
     ) -> Callable[[], Awaitable[Decision]]:
         async def ask() -> Decision:
-            kit = Kit(await self._members(), self._turn.text, hands_off=True)
+            kit = Kit(
+                await self._members(), self._turn.text, most=self._execution.spent.budget.steps
+            )
             more = MORE.format(number=kit.hidden) if kit.hidden else ""
             system = SYSTEM.format(cards=kit.cards + more, **self._about)
             prompt = [ModelMessage(role="system", text=system), *messages]
-            return kit.decide(await self._answer(prompt, kit.tools), number)
+            left = self._execution.spent.left(datetime.now(UTC))
+            try:
+                async with asyncio.timeout(max(left, 0.0)) as limit:
+                    answer = await self._answer(prompt, kit.tools, number)
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise UserError("The time is over, and the model did not answer") from None
+            return kit.decide(answer, number)
 
         return ask
 
-    async def _answer(self, prompt: list[ModelMessage], tools: list[Tool]) -> ModelAnswer:
+    async def _answer(
+        self, prompt: list[ModelMessage], tools: list[Tool], number: int
+    ) -> ModelAnswer:
         for left in reversed(range(TRIES)):
-            held = _Held(self._turn)
+            held = _Held(self._turn, f"{ANSWER}/{number}")
             try:
                 answer = await self._model.answer(prompt, tools, write=held.write)
                 if not answer.text.strip() and not answer.calls:
@@ -127,20 +144,24 @@ class ModelLoop:
         """Do what the model wants, and return the results of its calls."""
         results = dict(decision.results)
         begun: dict[str, list[str]] = {}
+        refused = decision.refused
+        replaces = decision.replaces  # once: the calls of one answer stand side by side
         for call, wanted in decision.steps.items():
             try:
-                begun[call] = self._propose(wanted, replaces=decision.replaces)
+                begun[call] = self._propose(wanted, replaces=replaces)
+                replaces = False
             except InvalidPlan as error:
-                self._refused += 1
+                refused = str(error)
                 results[call] = f"Error: {error}"
-                if self._refused > REFUSED:
-                    raise UserError(f"The model made no plan that can be done: {error}") from error
         plan = await self._execution.run()
+        self._refused += bool(refused)
+        if self._refused > REFUSED:
+            raise UserError(f"The model made no plan that can be done: {refused}")
         for call, names in begun.items():
             shown = [self._result(plan[name], alone=len(names) == 1) for name in names]
             results[call] = "\n\n".join(shown)
         if decision.hand_off:
-            heard = await self._hand_off(decision.hand_off)
+            heard = await self._hand_off(*decision.hand_off)
             for each in decision.answer.calls:
                 results.setdefault(each.id, heard)
         return results
@@ -161,13 +182,14 @@ class ModelLoop:
         )
         return [step.name for step in steps]
 
-    async def _hand_off(self, address: str) -> str:
+    async def _hand_off(self, agent: str, address: str) -> str:
         """Let an agent talk with the user, until its task ends or the user comes back."""
-        members = {step.address: step.agent for step in self._execution.plan.steps}
         name = f"hand-off-{self._execution.spent.model_calls}"
-        step = Step(name, members.get(address, "agent"), input=self._turn.text)
-        (found,) = planned([step], self._execution.plan, most=self._execution.spent.budget.steps)
-        self._execution.propose([replace(found, address=address)])
+        step = Step(name, agent, input=self._turn.text)
+        try:
+            self._propose([(step, address)], replaces=False)
+        except InvalidPlan as error:
+            return f"Error: {error}"
         self._execution.direct.add(name)
         return self._result((await self._execution.run())[name], alone=True)
 
@@ -188,8 +210,8 @@ class ModelLoop:
 class _Held:
     """The text of an answer as it comes, held back until it is clear that it is the answer."""
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
+    def __init__(self, turn: Turn, id: str) -> None:
+        self._turn, self._id = turn, id
         self._text = ""
         self.shown = False
 
@@ -211,7 +233,7 @@ class _Held:
 
     async def _show(self) -> None:
         if self._text:
-            await self._turn.emit(self._turn.write(self._text, name=ANSWER))
+            await self._turn.emit(self._turn.write(self._text, name=ANSWER, id=self._id))
         self._text, self.shown = "", True
 
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
-from dragoman import Agent, AgentError, App, RemoteTask, Turn, UserError
+from dragoman import A2AError, Agent, AgentError, App, RemoteTask, Turn, UserError
 from dragoman.client import Client
 from dragoman.orchestrator.budget import Budget, Spent
-from dragoman.orchestrator.calls import Scan
+from dragoman.orchestrator.calls import LINEAGE, Scan
 from dragoman.orchestrator.canceler import CANCELER, cancel_later, canceler
 from dragoman.orchestrator.execution import Execution, Rules
 from dragoman.orchestrator.function_model import FunctionModel
@@ -26,15 +34,18 @@ from dragoman.orchestrator.team import INSIDE, Eligible, Given, Member, Team, ho
 from dragoman.orchestrator.tools import check_step
 from dragoman.security import Anonymous
 
+logger = logging.getLogger("dragoman")
+
 Which: TypeAlias = Collection[str] | Callable[[PlanStep], bool]
 """Some steps: by the ids of their skills, `agent/skill`, or a function."""
 Planner: TypeAlias = Callable[..., Any]
 """`plan(turn, members)` returns steps. With a third parameter it is called again with the plan when
 nothing runs any more, until it returns no steps, or a text: the answer."""
 
-LINEAGE = "urn:dragoman:lineage:v1"
 SOURCES = "urn:dragoman:sources:v1"
 """The key of the metadata of the final status: which agents the results come from."""
+LATE = 3600.0
+"""Seconds for which a task waits for an answer after its time, to end with what it has."""
 TRIES = 5
 """How often the client is asked which skill it means."""
 
@@ -94,6 +105,8 @@ class Orchestrator(Agent):
         self._local_store = local_store
         self._inside: App | None = None
         """Serves the agents in this process, and the one that cancels tasks."""
+        self._running: dict[str, Execution] = {}
+        """What is carried out now, by the ids of the tasks."""
         self.budget = budget or Budget()
         self._model = FunctionModel(model) if callable(model) else model
         self._plan = plan
@@ -108,8 +121,8 @@ class Orchestrator(Agent):
             examples=tuple(examples),
             durable=True,
             one_at_a_time="context",
-            timeout=self.budget.seconds,
-        )(self._work)
+            timeout=self.budget.seconds + LATE,
+        )(_Handler(self._work, self._cancel))
 
     def _with_team(
         self, lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None
@@ -136,20 +149,24 @@ class Orchestrator(Agent):
 
     async def _work(self, turn: Turn) -> None:
         spent = Spent(self.budget, turn.now())
-        passed = (turn.metadata.get(LINEAGE) or {}).get("path") or ()
-        if len(passed) > self.budget.depth:
+        passed = turn.metadata.get(LINEAGE)
+        passed = passed.get("path") if isinstance(passed, Mapping) else ()
+        if isinstance(passed, list | tuple) and len(passed) > self.budget.depth:
             await turn.emit(turn.reject(f"The request was passed on {len(passed)} times"))
             return
         execution = Execution(turn, self.team, spent, self._rules, self._model)
+        answer, broken = None, ""
+        self._running[turn.task.id] = execution
         try:
             answer = await self._decide(turn, execution)
-        except asyncio.CancelledError:
-            await self._abandon(turn, execution.plan)
-            raise
+        except UserError as error:  # what other agents do must end, and be named
+            broken = str(error)
+        finally:
+            self._running.pop(turn.task.id, None)
         await turn.step("save", execution.save, returns=type(None))
-        if any(step.goes_on for step in execution.plan.steps):
-            await turn.step("abandon", self._abandon, turn, execution.plan, returns=type(None))
-        await self._end(turn, execution.plan, answer)
+        if left := _going_on(execution.plan):
+            await turn.step("abandon", self._abandon, turn, left, returns=type(None))
+        await self._end(turn, execution, answer, broken)
 
     async def _decide(self, turn: Turn, execution: Execution) -> str | None:
         """Do the work, and return the answer; None if a budget has ended it."""
@@ -159,14 +176,27 @@ class Orchestrator(Agent):
             return await self._by_model(turn, execution, self._model)
         return await self._by_words(turn, execution)
 
-    async def _abandon(self, turn: Turn, plan: Plan) -> None:
-        """Have the tasks of other agents canceled that go on, also if that takes a day."""
-        going_on = [RemoteTask(step.address, step.task) for step in plan.steps if step.goes_on]
-        if going_on:
-            options = self.connection(INSIDE)
-            async with Client.connect(f"{INSIDE}{CANCELER}", **options) as client:
-                key = f"{turn.task.id}:abandoned"
-                await cancel_later(client, going_on, turn.task.id, key=key)
+    async def _cancel(self, turn: Turn) -> None:
+        """The client has canceled the task: have canceled what it began."""
+        execution = self._running.get(turn.task.id)
+        plan = execution.plan if execution else convert(turn.saved or {}, Plan)
+        ended = {step.task for step in plan.steps if not step.goes_on}
+        begun = [remote for remote in turn.delegated if remote.id not in ended]
+        known = {remote.id for remote in begun}
+        left = [remote for remote in _going_on(plan) if remote.id not in known]
+        await self._abandon(turn, [*begun, *left])
+
+    async def _abandon(self, turn: Turn, remotes: Sequence[RemoteTask]) -> None:
+        """Have these tasks of other agents canceled, also if that takes a day."""
+        if not remotes:
+            return
+        where = f"{INSIDE}{CANCELER}" if self.team.local else INSIDE
+        try:
+            async with Client.connect(where, **self.connection(INSIDE)) as client:
+                await cancel_later(client, remotes, turn.task.id)
+        except (A2AError, OSError, TimeoutError):
+            ids = ", ".join(remote.id for remote in remotes)
+            logger.exception("cannot cancel %s", ids, extra={"task": turn.task.id})
 
     # -- three ways to decide
 
@@ -236,7 +266,10 @@ class Orchestrator(Agent):
             said = await turn.ask_for(choice.question)
         else:
             raise UserError("It is not clear which skill is meant")
-        (step,) = planned([choice.step], execution.plan, most=1)
+        try:
+            (step,) = planned([choice.step], execution.plan, most=1)
+        except InvalidPlan as error:
+            raise UserError(str(error)) from error
         step = replace(step, address=choice.address)
         execution.propose([replace(step, dangerous=self._dangerous(step))])
         await execution.run()
@@ -244,12 +277,15 @@ class Orchestrator(Agent):
 
     # -- the end
 
-    async def _end(self, turn: Turn, plan: Plan, answer: str | None) -> None:
+    async def _end(self, turn: Turn, execution: Execution, answer: str | None, broken: str) -> None:
         """End the task: with the results and their sources, or with what went wrong."""
+        plan = execution.plan
         metadata = {SOURCES: _sources(plan)} if plan.steps else None
         failed = plan.named("failed")
-        if answer is None or plan.stopped:
-            why = plan.stopped or "a budget is used up"
+        if broken:
+            await turn.emit(turn.fail(f"{broken}\n{_summary(plan)}".strip(), metadata=metadata))
+        elif answer is None or plan.stopped:
+            why = plan.stopped or execution.spent.over
             text = f"Stopped: {why}.\n{_summary(plan)}".strip()
             end = turn.complete if plan.named("done") else turn.fail
             await turn.emit(end(text, metadata=metadata))
@@ -257,6 +293,28 @@ class Orchestrator(Agent):
             await turn.emit(turn.fail(_summary(plan), metadata=metadata))
         else:
             await turn.emit(turn.complete(answer or None, metadata=metadata))
+
+
+class _Handler:
+    """Runs tasks, and is told when a client cancels one."""
+
+    def __init__(
+        self, run: Callable[[Turn], Awaitable[None]], cancel: Callable[[Turn], Awaitable[None]]
+    ) -> None:
+        self._run, self._cancel = run, cancel
+
+    async def run(self, turn: Turn) -> None:
+        """Work on a task."""
+        await self._run(turn)
+
+    async def cancel(self, turn: Turn) -> None:
+        """End it."""
+        await self._cancel(turn)
+
+
+def _going_on(plan: Plan) -> list[RemoteTask]:
+    """The tasks of other agents that have not ended."""
+    return [RemoteTask(step.address, step.task) for step in plan.steps if step.goes_on]
 
 
 def _with_agent(step: Step, members: dict[str, Member]) -> Step:
@@ -306,6 +364,7 @@ def _summary(plan: Plan) -> str:
     lines = []
     for step in plan.steps:
         who = f"{step.agent}, {host_of(step.address)}"
-        why = f": {step.error}" if step.error else ""
+        # on one line: an agent's words must not look like the line of another step
+        why = f": {' '.join(step.error.split())}" if step.error else ""
         lines.append(f"{step.name} ({who}): {step.state}{why}")
     return "\n".join(lines)

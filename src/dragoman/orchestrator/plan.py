@@ -6,6 +6,8 @@ are logged, so a plan can be built again from its log after a crash.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +18,8 @@ State: TypeAlias = Literal["waiting", "running", "asking", "done", "failed", "sk
 Kind: TypeAlias = Literal["question", "approval", "login", "uncertain"]
 REF = "$from"
 """The key of a reference in JSON: `{"$from": "flight/reference"}`."""
+NAME = re.compile(r"[\w.-]{1,64}")
+"""The name of a step: clients answer questions in lines `name: value`."""
 WHOLE, TEXT, FILES = "", "text", "files"
 """What a reference without a path means, and two paths that every result has."""
 
@@ -318,16 +322,20 @@ def planned(
     """The proposed steps as steps of this plan. Raises InvalidPlan if names clash, or if a step
     needs one that is not there, needs itself, or needs one that can bring nothing any more."""
     there = {step.name: step for step in plan.steps if not (replaces and step.state == "waiting")}
-    names = [step.name for step in steps]
+    names = {step.name for step in steps}
     if len(there) + len(steps) > most:
         raise InvalidPlan(
             f"a plan has at most {most} steps; this one has {len(there) + len(steps)}"
         )
+    taken = Counter(name.lower() for name in [*there, *(step.name for step in steps)])
     found = []
     for step in steps:
-        if not step.name or len(step.name) > 64:
-            raise InvalidPlan(f"step {step.name[:64]!r}: the name needs 1 to 64 characters")
-        if names.count(step.name) > 1 or step.name in there:
+        if not NAME.fullmatch(step.name):
+            raise InvalidPlan(
+                f"step {step.name[:64]!r}: a name has 1 to 64 letters, digits, dots, hyphens and "
+                "underscores"
+            )
+        if taken[step.name.lower()] > 1:
             raise InvalidPlan(f"step {step.name!r}: another step has this name")
         needs = tuple(dict.fromkeys((*step.needs, *referred(step.input))))
         for need in needs:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from dragoman import Message, Part, Role
@@ -15,6 +16,12 @@ QUESTIONS = "urn:dragoman:questions:v1"
 """The key of the metadata of a message that asks: its questions, each with name, agent, host, kind,
 text, and the schema of the answer if there is one."""
 _LINE = re.compile(r"\s*[-*]?\s*([\w.-]{1,64})\s*[:=]\s*(.*)")
+_SECRET = re.compile(
+    r"pass.?(word|wort|phrase|code)|kennwort|\bpins?\b|\bcvv|secret|credential|token|(api|private).?key",
+    re.IGNORECASE,
+)
+"""The words of a question that wants a secret. Not every such question is found."""
+WARNING = "do not send a password or key here"
 BACK = "/back"
 """What the client says to end a talk with an agent that has taken over."""
 YES = frozenset(("yes", "y", "ok", "okay", "sure", "approve", "accept", "allow", "repeat", "again"))
@@ -25,15 +32,22 @@ def in_words(step: PlanStep, host: str) -> str:
     assert step.question is not None
     what = {
         "question": "asks",
-        "login": "needs you to log in there; do not send a password or key here",
+        "login": f"needs you to log in there; {WARNING}",
         "approval": "asks for your approval",
         "uncertain": "may have got a message",
     }[step.question.kind]
+    if step.question.kind == "question" and _wants_secret(step.question):
+        what = f"{what}; {WARNING}"
     lines = step.question.text.splitlines() or [""]
     said = "\n".join(f"> {line}" for line in lines)
     if step.question.kind == "uncertain":
         return f"{step.name}: {step.agent} ({host}) {what}. {step.question.text} (yes or no)"
     return f"{step.name}: {step.agent} ({host}) {what}:\n{said}"
+
+
+def _wants_secret(question: Question) -> bool:
+    schema = "" if question.schema is None else msgspec.json.encode(question.schema).decode()
+    return bool(_SECRET.search(question.text) or _SECRET.search(schema))
 
 
 def message(

@@ -12,7 +12,7 @@ from dragoman import A2AError, Message
 from dragoman.client import RemoteSkill
 from dragoman.orchestrator.plan import Step
 from dragoman.orchestrator.search import Match, clearly_best, search
-from dragoman.orchestrator.team import Member
+from dragoman.orchestrator.team import Member, slug
 
 SHOWN = 8
 """How many skills a question lists."""
@@ -93,7 +93,12 @@ def _arguments(data: Any) -> Any:
 
 def _chosen(member: Member, skill: RemoteSkill, text: str, data: Any) -> Choice:
     said = data if data is not None else text
-    step = Step(skill.id or member.name, agent=member.name, skill=skill.id, input=said)
+    step = Step(
+        slug(skill.id) if skill.id else member.name[:64],
+        agent=member.name,
+        skill=skill.id,
+        input=said,
+    )
     return Choice(step, member.address)
 
 

@@ -7,12 +7,14 @@ import hashlib
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman import A2AError, Agent, AgentCard, Caller, Turn
 from dragoman.client import (
@@ -130,6 +132,28 @@ class Member:
         return sanitize(self.card, limit=CARD, source=f"card of {self.name}")
 
 
+def _all_listed(card: AgentCard, policy: Policy) -> bool:
+    """Whether a policy lists all addresses of a card that a client could use: when one does not
+    respond, the client tries the next."""
+    usable = [
+        each
+        for each in card.supported_interfaces
+        if not policy.bindings or each.protocol_binding.upper() in policy.bindings
+    ]
+    listed = replace(policy, bindings=(), versions=())
+    found = eligible([replace(card, supported_interfaces=tuple(usable))], listed)
+    return bool(found) and len(found[0].supported_interfaces) == len(usable)
+
+
+def _check_outside(target: Any) -> None:
+    """Raise ValueError if an agent pretends to be one in this process."""
+    urls = [target] if isinstance(target, str) else []
+    if isinstance(target, AgentCard):
+        urls = [each.url for each in target.supported_interfaces]
+    if any(urlsplit(url).hostname == urlsplit(INSIDE).hostname for url in urls):
+        raise ValueError("it names an address in this process")
+
+
 def inside(agent: Agent) -> str:
     """The address of an agent in this process."""
     return f"{INSIDE}{agent.key}"
@@ -139,7 +163,8 @@ def host_of(address: str) -> str:
     """Host and port of an address, for people."""
     if address.startswith(INSIDE):
         return "in this process"
-    return urlsplit(address if "://" in address else f"//{address}").netloc or address
+    found = urlsplit(address if "://" in address else f"//{address}").netloc or address
+    return found.rpartition("@")[2]  # what is before it looks like a host, too
 
 
 class Team:
@@ -194,12 +219,27 @@ class Team:
     def allows(self, caller: Caller, member: Member) -> bool:
         """Whether a caller may use an agent."""
         may = self._may
-        if may is None or (isinstance(may, Policy) and isinstance(member.target, Agent)):
+        if may is None or (isinstance(may, Policy) and member.local):
             return True
         if isinstance(may, Policy):
             where = member.target if isinstance(member.target, str) else member.address
-            return bool(eligible({where: member.card}, may))
+            return bool(eligible({where: member.card}, may)) and _all_listed(member.card, may)
         return bool(may(caller, member))
+
+    def objection(self, caller: Caller, member: Member, client: Client) -> str:
+        """Why a message must not be sent through this client; empty if it may: the client may have
+        seen another card than the team."""
+        if member.local:
+            return "" if self.allows(caller, member) else "may not be used"
+        now = Member(member.name, member.target, client.card, client.skills)
+        if now.address != member.address:
+            return f"has moved to {now.host}"
+        may = self._may
+        used = (client.interface,)
+        chosen = replace(client.card, supported_interfaces=used)
+        if isinstance(may, Policy) and not eligible([chosen], may):
+            return "may not be used any more"
+        return "" if self.allows(caller, now) else "may not be used any more"
 
     @asynccontextmanager
     async def client(self, member: Member, turn: Turn) -> AsyncIterator[Client]:
@@ -252,8 +292,10 @@ class Team:
         """An agent and its card; the last one if it does not respond."""
         key = target if isinstance(target, str) else getattr(target, "url", id(target))
         try:
+            _check_outside(target)
             async with asyncio.timeout(FETCH):
                 card, skills = await self._card(target)
+            _check_outside(card if not isinstance(target, Agent) else target)
         except (A2AError, OSError, TimeoutError, ValueError) as error:
             self._miss(target, error)
             seen = self._seen.get(key)
@@ -287,6 +329,8 @@ class Team:
             found = dict(self._options(where)) if where else {}
             found.setdefault("card_cache", self._cards)
         found.setdefault("attempts", ATTEMPTS)
+        if isinstance(self._may, Policy) and self._may.bindings:
+            found.setdefault("bindings", self._may.bindings)
         return cast(Options, found)
 
     def _miss(self, target: Any, error: BaseException) -> None:
@@ -300,18 +344,47 @@ class Team:
 def _named(found: Sequence[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]]) -> list[Member]:
     """Members with unique names. Names that look alike get the hosts: who is meant must not depend
     on who came first."""
+    found = _distinct(found)
+    slugs = Counter(slug(card.name) for _, card, _ in found)
     alike = {id(card) for group in lookalikes(card for _, card, _ in found) for card in group}
     members: dict[str, Member] = {}
     for target, card, skills in found:
         name = slug(card.name)
-        if id(card) in alike:
+        if id(card) in alike or slugs[name] > 1:
             where = "local" if isinstance(target, Agent) else card.supported_interfaces[0].url
-            name = f"{name}-at-{slug(host_of(where))}"
+            # with its dots: a-b.example is not a.b.example
+            name = f"{name}-at-{re.sub(r'[^a-z0-9.]+', '-', host_of(where).lower())[:100]}"
         free, number = name, 2
         while free in members:
             free, number = f"{name}-{number}", number + 1
         members[free] = Member(free, target, card, skills)
     return list(members.values())
+
+
+def _distinct(
+    found: Sequence[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]],
+) -> list[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]]:
+    """One agent for each address. A card that was found elsewhere may not point to the host of
+    another agent of the team: it would get that agent's work, or that agent its work."""
+    hosts = {host_of(_address(each)).lower() for each in found if not _elsewhere(each)}
+    kept: dict[str, tuple[Any, AgentCard, Mapping[str, RemoteSkill]]] = {}
+    for each in found:
+        address = _address(each)
+        if _elsewhere(each) and host_of(address).lower() in hosts:
+            logger.warning("team: %s is not used: its card names %s", each[0], address)
+        else:
+            kept.setdefault(address.rstrip("/"), each)
+    return list(kept.values())
+
+
+def _address(found: tuple[Any, AgentCard, Mapping[str, RemoteSkill]]) -> str:
+    target, card, _ = found
+    return inside(target) if isinstance(target, Agent) else card.supported_interfaces[0].url
+
+
+def _elsewhere(found: tuple[Any, AgentCard, Mapping[str, RemoteSkill]]) -> bool:
+    """Whether its card points to another host than the one where it was found."""
+    return isinstance(found[0], str) and host_of(found[0]) != host_of(_address(found))
 
 
 def slug(name: str) -> str:
