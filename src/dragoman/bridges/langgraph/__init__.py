@@ -3,7 +3,6 @@ on with the superstep that had not ended."""
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +12,15 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, Rem
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
-from langgraph.types import Command, Interrupt
+from langgraph.types import Command, Interrupt, StateSnapshot
 from msgspec import UNSET, Struct
 from pydantic import BaseModel
 
 from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
+from dragoman.bridges.langgraph.breakpoints import BREAKPOINT, breakpoints, declined, refusals
+from dragoman.bridges.langgraph.messages import content_of, files_of, messages_of
 from dragoman.bridges.langgraph.remote import node, tools
 from dragoman.bridges.langgraph.saver import Saver
 from dragoman.bridges.state import LIMIT
@@ -67,14 +68,14 @@ class LangGraph:
         # decoded first: a state that cannot be read must not look like a failed step
         state = run.load(Saver.loads)
         data = b"" if state is None else run.pack(state.dumps())
-        given: Any = _resume(run.answers) if run.answers else None
-        begins = not run.answers
+        given = _resume(run.answers)
+        begins, refused = not run.answers, declined(run.answers)
         used: Counter[str] = Counter()
         while True:
             found = await run.turn.step(
-                "superstep", self._step, run, data, given, begins, returns=SuperStep
+                "superstep", self._step, run, data, given, begins, refused, returns=SuperStep
             )
-            data, given, begins = found.state, None, False
+            data, given, begins, refused = found.state, None, False, False
             used.update(found.usage)
             if found.ended or found.questions:
                 break
@@ -85,35 +86,35 @@ class LangGraph:
             usage=dict(used),
         )
 
-    async def _step(self, run: Run, data: bytes, given: Any, begins: bool) -> SuperStep:
-        """Run one superstep."""
+    async def _step(
+        self, run: Run, data: bytes, given: Any, begins: bool, refused: bool
+    ) -> SuperStep:
+        """Run one superstep, or pass over one that the client has `refused`."""
         saver = None if self._own_saver else Saver.loads(run.unpack(data)) if data else Saver()
         graph = self._graph if saver is None else self._graph.copy({"checkpointer": saver})
         config: Any = {"configurable": {"thread_id": run.session}}
-        if begins:
-            key = run.turn.idempotency_key
-            config["metadata"] = {"dragoman_turn": key}
-            if saver is None and await _begun(graph, config, key):
-                given = None  # the graph has taken the message before a crash
-            else:
-                given = self._input(run.parts)
         used: Counter[str] = Counter()
-        async for mode, event in graph.astream(
-            given, config, stream_mode=MODES, interrupt_after="*"
-        ):
-            await _report(run, mode, event, used)
-        snapshot = await graph.aget_state(config)
-        questions = tuple(
-            question for interrupt in snapshot.interrupts for question in _questions(interrupt)
-        )
-        ended = not snapshot.next
+        if refused:
+            ran, ended = await _passed_over(run, graph, config)
+        else:
+            if begins:
+                key = run.turn.idempotency_key
+                config["metadata"] = {"dragoman_turn": key}
+                if saver is None and await _begun(graph, config, key):
+                    given = None  # the graph has taken the message before a crash
+                else:
+                    given = self._input(run.parts)
+            ran, ended = await _advance(run, graph, config, given, used), False
+        snapshot = await graph.aget_state(config, subgraphs=True)
+        questions = () if ended else (*_asked(snapshot), *breakpoints(graph, snapshot, ran))
+        ended = ended or not snapshot.next
         if ended and saver is not None:
             await _shorten(run, graph, config, saver)
         return SuperStep(
             b"" if saver is None else _packed(run, saver),
             ended,
             questions,
-            _result(snapshot.values) if ended else None,
+            _result(snapshot.values) if not snapshot.next else None,
             dict(used),
         )
 
@@ -124,12 +125,35 @@ class LangGraph:
         if isinstance(data, dict) and set(data) & set(fields):
             return data
         if "messages" in fields or not fields:
-            return {"messages": [HumanMessage(content=_content(parts))]}
+            return {"messages": [HumanMessage(content=content_of(parts))]}
         text = "\n".join(part.text for part in parts if part.text is not None)
         if len(fields) == 1:
             return {next(iter(fields)): text}
         known = ", ".join(fields)
         raise UserError(f"The message must have data with the fields {known}")
+
+
+async def _advance(run: Run, graph: Any, config: Any, given: Any, used: Counter[str]) -> set[str]:
+    """Run a graph up to the end of a superstep. Return the names of the nodes that have run."""
+    ran: set[str] = set()
+    events = graph.astream(given, config, stream_mode=MODES, interrupt_after="*")
+    async for mode, event in events:
+        if mode == "updates" and isinstance(event, Mapping):
+            ran.update(name for name in event if not name.startswith("__"))
+        await _report(run, mode, event, used)
+    return ran
+
+
+async def _passed_over(run: Run, graph: Any, config: Any) -> tuple[set[str], bool]:
+    """Do not run the nodes after a breakpoint, which the client has declined. Return their names,
+    and whether the run has ended with that: if not, a model is told of it."""
+    snapshot = await graph.aget_state(config, subgraphs=True)
+    messages, names = refusals(snapshot), set(snapshot.next)
+    if messages:
+        await graph.aupdate_state(config, {"messages": messages}, as_node=snapshot.next[0])
+        return names, False
+    await run.write(f"Declined: {' and '.join(sorted(names))} did not run")
+    return names, True
 
 
 async def _begun(graph: Any, config: Any, key: str) -> bool:
@@ -139,35 +163,13 @@ async def _begun(graph: Any, config: Any, key: str) -> bool:
     return bool(snapshot.next) and about.get("dragoman_turn") == key
 
 
-def _content(parts: Sequence[Part]) -> Any:
-    """Text, and files as content blocks."""
-    blocks: list[Any] = []
-    for part in parts:
-        kind = part.media_type or "application/octet-stream"
-        what = kind.partition("/")[0]
-        what = what if what in ("image", "audio", "video") else "file"
-        if part.text is not None:
-            blocks.append({"type": "text", "text": part.text})
-        elif part.raw is not None:
-            data = base64.b64encode(part.raw).decode()
-            blocks.append({"type": what, "base64": data, "mime_type": kind})
-        elif part.url is not None:
-            blocks.append({"type": what, "url": part.url, "mime_type": kind})
-        elif part.data is not UNSET:
-            text = json.dumps(part.data, ensure_ascii=False)
-            blocks.append({"type": "text", "text": text})
-    if len(blocks) == 1 and blocks[0]["type"] == "text":
-        return blocks[0]["text"]
-    return blocks
-
-
 async def _report(run: Run, mode: str, event: Any, used: Counter[str]) -> None:
     """Report an event of the stream, and count what the models have used."""
     if mode == "messages":
         message, _ = event
         if isinstance(message, AIMessage | AIMessageChunk):
             await run.write(str(message.text))  # a subclass of str in some versions
-            for file in _files(message):
+            for file in files_of(message):
                 await run.file(file)
             if message.usage_metadata:
                 used["requests"] += 1
@@ -175,7 +177,7 @@ async def _report(run: Run, mode: str, event: Any, used: Counter[str]) -> None:
                     used[key] += message.usage_metadata[key]
     elif mode == "updates":
         for update in event.values() if isinstance(event, Mapping) else ():
-            for message in _messages(update):
+            for message in messages_of(update):
                 for call in getattr(message, "tool_calls", None) or ():
                     await run.tool(call["name"])
     elif mode == "custom":
@@ -183,17 +185,9 @@ async def _report(run: Run, mode: str, event: Any, used: Counter[str]) -> None:
         await run.detail(text)
 
 
-def _files(message: AIMessage) -> Iterator[Part]:
-    """The files that a model made."""
-    for block in message.content if isinstance(message.content, list) else ():
-        if isinstance(block, dict) and isinstance(block.get("base64"), str):
-            kind = block.get("mime_type") or "application/octet-stream"
-            yield Part(raw=base64.b64decode(block["base64"]), media_type=kind)
-
-
-def _messages(update: Any) -> list[Any]:
-    found = update.get("messages", ()) if isinstance(update, Mapping) else ()
-    return list(found) if isinstance(found, list | tuple) else [found]
+def _asked(snapshot: StateSnapshot) -> list[Question]:
+    """What the nodes of a graph ask."""
+    return [each for interrupt in snapshot.interrupts for each in _questions(interrupt)]
 
 
 def _questions(interrupt: Interrupt) -> Iterator[Question]:
@@ -217,11 +211,13 @@ def _questions(interrupt: Interrupt) -> Iterator[Question]:
     yield Question(interrupt.id, text or json.dumps(value, default=str))
 
 
-def _resume(answers: Sequence[Answer]) -> Command[Any]:
-    """The answers, by the interrupts that asked for them."""
+def _resume(answers: Sequence[Answer]) -> Command[Any] | None:
+    """The answers, by the interrupts that asked for them; None if only breakpoints have asked."""
     found: dict[str, Any] = {}
     decisions: dict[str, list[Any]] = defaultdict(list)
     for answer in answers:
+        if answer.id.startswith(BREAKPOINT):
+            continue
         id, colon, _ = answer.id.partition(":")
         if colon:
             message = {"message": answer.text} if answer.text else {}
@@ -230,7 +226,7 @@ def _resume(answers: Sequence[Answer]) -> Command[Any]:
         else:
             found[id] = answer.said
     found |= {id: {"decisions": some} for id, some in decisions.items()}
-    return Command(resume=found)
+    return Command(resume=found) if found else None
 
 
 def _result(values: Any) -> Any:
@@ -262,7 +258,7 @@ async def _shorten(run: Run, graph: Any, config: Any, saver: Saver) -> None:
     """Forget the oldest messages of a conversation whose state has become too large."""
     while len(run.pack(saver.dumps())) > LIMIT:
         values = (await graph.aget_state(config)).values
-        messages = _messages(values)
+        messages = messages_of(values)
         starts = [n for n, message in enumerate(messages) if isinstance(message, HumanMessage)]
         if len(starts) < 2:
             saver.clear()  # what is left is too large by itself
