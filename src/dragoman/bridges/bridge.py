@@ -115,7 +115,7 @@ class Framework(Protocol):
     name: str
     description: str
     output: Any
-    """The type of structured results; None if they are text."""
+    """The type of structured results, whose schema is on the card; None if they are text."""
     logs_steps: bool
     """It logs its own steps, such as calls of a model. Otherwise, a run up to its end or its
     questions is one step."""
@@ -130,6 +130,7 @@ class Run:
     def __init__(
         self,
         turn: Turn,
+        agent: str,
         package: str,
         progress: Progress,
         files: Files | None = None,
@@ -139,6 +140,7 @@ class Run:
         self.turn = turn
         self.answers = tuple(answers)
         """The answers to the questions of the run before; empty if this one is the first."""
+        self._agent = agent
         self._package = package
         self._progress = progress
         self._saved = saved
@@ -159,7 +161,7 @@ class Run:
         """A name for this conversation that no other one has: of this agent, tenant, caller and
         context."""
         caller = self.turn.caller
-        names = (self._package, caller.tenant, caller.qualified, self.turn.context_id)
+        names = (self._agent, caller.tenant, caller.qualified, self.turn.context_id)
         return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:32]
 
     def load(self, decode: Callable[[bytes], T]) -> T | None:
@@ -245,14 +247,20 @@ def serve(framework: Framework, **options: Unpack[BridgeOptions]) -> Agent:
         raise ValueError("approvals must be grant or text; progress must be none, tools or all")
 
     async def converse(turn: Turn) -> Any:
-        outcome = await _converse(framework, turn, progress, approvals)
-        if outcome.result is not None:
-            await turn.emit(turn.artifact(outcome.result, name="result"))
+        outcome = await _converse(framework, agent.key, turn, progress, approvals)
+        result = outcome.result
+        if result is not None:
+            if described and not isinstance(result, dict):
+                result = {"result": result}  # as the card says it
+            await turn.emit(turn.artifact(result, name="result"))
         if outcome.usage:
             await turn.emit(turn.complete(metadata={USAGE: outcome.usage}))
 
     converse.__name__ = _slug(name).replace("-", "_")
     converse.__doc__ = description
+    described = framework.output is not None
+    if described:
+        converse.__annotations__["return"] = framework.output  # the card has its schema
     agent.skill(
         tags=tuple(options.get("tags", ())) or (framework.package,),
         examples=options.get("examples", ()),
@@ -268,7 +276,7 @@ def _slug(name: str) -> str:
 
 
 async def _converse(
-    framework: Framework, turn: Turn, progress: Progress, approvals: Approvals
+    framework: Framework, agent: str, turn: Turn, progress: Progress, approvals: Approvals
 ) -> Outcome:
     package = framework.package
     kept = await turn.context_saved()
@@ -277,7 +285,7 @@ async def _converse(
     if saved is not None and files.missing(saved.state):
         for task in await turn.context_tasks(EARLIER):
             files.add(task.history)
-    run = Run(turn, package, progress, files, saved)
+    run = Run(turn, agent, package, progress, files, saved)
     while True:
 
         async def once(run: Run = run) -> Outcome:
@@ -294,7 +302,7 @@ async def _converse(
         answers = [
             await _answer(turn, question, approvals, files) for question in outcome.questions
         ]
-        run = Run(turn, package, progress, files, saved, answers)
+        run = Run(turn, agent, package, progress, files, saved, answers)
     await turn.save_context(msgspec.to_builtins(saved))
     return outcome
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import os
+from itertools import product
 from typing import Any
 
 import pytest
 
-from dragoman import Message, Part, Role, Task, TaskState
+from dragoman import App, Caller, Message, Part, Request, Role, Task, TaskState
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Outcome, Question, Run
 from dragoman.bridges.state import LIMIT, Files
 from dragoman.bridges.steps import long_step
+from dragoman.client import Client
 from dragoman.testing import local_client
 
 PHOTO = os.urandom(1_000_000)
@@ -134,3 +136,38 @@ async def test_progress_is_told_as_much_as_the_author_wants() -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(ValueError, match="approvals must be grant or text"):
         bridge.serve(Photographer(), approvals="maybe")  # type: ignore[typeddict-item]
+
+
+class Diary(Photographer):
+    """An agent that knows what it was told, and the name of the conversation."""
+
+    async def run(self, run: Run) -> Outcome:
+        known: list[str] = [*(run.load(json.loads) or []), run.text]
+        await run.write(f"{run.session} {' '.join(known)}")
+        return Outcome(state=json.dumps(known).encode())
+
+
+CALLERS = {
+    "ann": Caller(identity="ann", tenant="red"),
+    "bob": Caller(identity="bob", tenant="red"),
+    "ann-elsewhere": Caller(identity="ann", tenant="blue"),
+}
+
+
+async def test_agents_tenants_and_callers_do_not_share_a_conversation() -> None:
+    """Each says one thing in a context of the same name."""
+
+    def identify(request: Request) -> Caller:
+        return CALLERS[request.headers["x-name"]]
+
+    agents = [bridge.serve(Diary(), name=name) for name in ("One", "Two")]
+    found: dict[tuple[str, str], list[str]] = {}
+    async with App(*agents, identify=identify) as app:
+        for agent, name in product(agents, CALLERS):
+            url, headers = f"http://agents/{agent.key}", {"x-name": name}
+            async with Client.connect(url, app=app, headers=headers) as client:
+                await client.send(name, context="c")
+                result = await client.send("again", context="c")
+                found[agent.key, name] = result.text.split()
+    assert all(words[1:] == [name, "again"] for (_, name), words in found.items())
+    assert len({words[0] for words in found.values()}) == len(found), "six names"
