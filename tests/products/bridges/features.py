@@ -19,6 +19,7 @@ FEATURES = {
     "files": "files and data of the message reach the model",
     "made": "a file that the agent makes is an artifact",
     "structured": "a structured result is a data part",
+    "schema": "the card has the schema of structured results",
     "usage": "the metadata of the result say what the model has used",
     "questions": "a pause asks the client (input-required), who answers in words",
     "approvals": "an approval needs a grant (auth-required); `yes` in words approves nothing",

@@ -27,6 +27,8 @@ from tests.products.bridges.features import feature
 
 C = TaskState.COMPLETED
 USAGE = "urn:dragoman:usage:v1"
+TYPED = ("Pydantic AI", "LangGraph", "Microsoft")
+"""The frameworks whose desks say of which type structured answers are."""
 NAMES = [name for name in FRAMEWORKS if FULL or name in QUICK]
 
 
@@ -118,7 +120,8 @@ async def until(desk: Desk, what: str, times: int = 1) -> None:
 async def test_the_card_says_what_the_framework_says(client: Client) -> None:
     assert client.card.name == "Desk"
     assert "secret prompt" not in str(client.card)
-    assert len(client.card.skills) == 1
+    (skill,) = client.card.skills
+    assert (skill.name, skill.description) == ("Desk", client.card.description)
 
 
 @feature("stream")
@@ -157,6 +160,15 @@ async def test_a_structured_result_is_data(client: Client) -> None:
     assert result.task is not None
     data = [part.data for artifact in result.task.artifacts for part in artifact.parts]
     assert {"city": "Rome", "degrees": 21} in data
+
+
+@feature("schema")
+async def test_the_card_has_the_schema_of_structured_results(name: str, client: Client) -> None:
+    if name not in TYPED:
+        pytest.skip("The desk's agent decides for each message whether its answer is structured.")
+    (skill,) = client.skills.values()
+    assert skill.output is not None
+    assert set(skill.output["properties"]) == {"city", "degrees"}
 
 
 @feature("questions")

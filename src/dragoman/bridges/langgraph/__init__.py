@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Unpack, get_type_hints
 
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, RemoveMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -14,7 +14,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt, StateSnapshot
 from msgspec import UNSET, Struct
-from pydantic import BaseModel
+from pydantic import BaseModel, PydanticUserError
+from pydantic_core import to_jsonable_python
 
 from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge
@@ -51,13 +52,14 @@ class LangGraph:
 
     package = "langgraph"
     logs_steps = True
-    output = None
 
     def __init__(self, graph: Pregel[Any, Any, Any, Any]) -> None:
         self._graph = graph
         name = graph.get_name()
         self.name = "" if name == "LangGraph" else name
         self.description = ""
+        kind = _fields(graph.get_output_schema).get("structured_response")
+        self.output = None if kind is Any else kind
         saver = graph.checkpointer
         own = isinstance(saver, BaseCheckpointSaver) and not isinstance(saver, InMemorySaver)
         self._own_saver = own
@@ -120,7 +122,7 @@ class LangGraph:
 
     def _input(self, parts: Sequence[Part]) -> Any:
         """The client's message as the graph takes it."""
-        fields = self._graph.get_input_jsonschema().get("properties", {})
+        fields = _fields(self._graph.get_input_schema)
         data = next((part.data for part in parts if part.data is not UNSET), None)
         if isinstance(data, dict) and set(data) & set(fields):
             return data
@@ -131,6 +133,19 @@ class LangGraph:
             return {next(iter(fields)): text}
         known = ", ".join(fields)
         raise UserError(f"The message must have data with the fields {known}")
+
+
+def _fields(schema: Callable[[], type[BaseModel]]) -> dict[str, Any]:
+    """The types of the fields of a graph's input or output; empty if it is not an object."""
+    try:
+        model = schema()
+    except PydanticUserError:  # types that have no schema
+        return {}
+    root = model.model_fields.get("root")
+    kind = model if root is None else root.annotation
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    return get_type_hints(kind) if isinstance(kind, type) else {}
 
 
 async def _advance(run: Run, graph: Any, config: Any, given: Any, used: Counter[str]) -> set[str]:
@@ -239,9 +254,7 @@ def _result(values: Any) -> Any:
     found = values.get("structured_response")
     if found is None and "messages" not in values:
         found = dict(values)
-    if isinstance(found, BaseModel):
-        return found.model_dump(mode="json")
-    return None if found is None else json.loads(json.dumps(found, default=str))
+    return to_jsonable_python(found, fallback=str)
 
 
 def _packed(run: Run, saver: Saver) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,18 @@ class Script(BaseChatModel):
         yield ChatGenerationChunk(message=AIMessageChunk(content="", usage_metadata=used))
 
 
+@dataclass
+class Weather:
+    """A forecast."""
+
+    city: str
+    degrees: int
+
+
 class State(MessagesState):
     """The conversation, and a forecast."""
 
-    structured_response: Any
+    structured_response: Weather | None
 
 
 model = Script()
@@ -127,7 +136,7 @@ async def fail(state: State) -> Any:
 
 
 async def structured(state: State) -> Any:
-    return {"structured_response": {"city": "Rome", "degrees": 21}}
+    return {"structured_response": Weather("Rome", 21)}
 
 
 NODES = {
