@@ -4,11 +4,13 @@ on with the superstep that had not ended."""
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Unpack, get_type_hints
 
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, RemoveMessage
+import msgspec
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.pregel import Pregel
@@ -29,6 +31,10 @@ from dragoman.bridges.state import LIMIT
 __all__ = ("LangGraph", "node", "serve", "tools")
 
 MODES = ["messages", "updates", "custom"]
+TURN = "dragoman_turn"
+"""The key of the metadata of checkpoints that says which turn began the run."""
+LIMIT_VARIABLE, USUAL_LIMIT = "LANGGRAPH_DEFAULT_RECURSION_LIMIT", 10007
+"""Where LangGraph takes the most supersteps of a run from, if the graph does not say it."""
 
 
 def serve(graph: Pregel[Any, Any, Any, Any], **options: Unpack[BridgeOptions]) -> Agent:
@@ -40,11 +46,20 @@ class SuperStep(Struct, frozen=True):
     """Where a graph was after a superstep."""
 
     state: bytes
-    """Packed, see `Run.pack`."""
+    """Packed, see `Run.pack`: what `Saver` has, or a `Place`."""
     ended: bool
     questions: tuple[Question, ...] = ()
     result: Any = None
     usage: dict[str, int] = {}
+    too_large: int = 0
+    """The size of a state that is too large to be kept."""
+
+
+class Place(Struct, frozen=True):
+    """Where a graph with a checkpointer of the user's own was after a superstep."""
+
+    checkpoint: str = ""
+    next: tuple[str, ...] = ()
 
 
 class LangGraph:
@@ -65,22 +80,31 @@ class LangGraph:
         self._own_saver = own
         """The user's own checkpointer keeps the state."""
 
+        usual = int(os.environ.get(LIMIT_VARIABLE, USUAL_LIMIT))
+        self._limit: int = (graph.config or {}).get("recursion_limit") or usual
+        """So many supersteps may a run have."""
+
     async def run(self, run: Run) -> Outcome:
         """Run the graph until it ends or asks."""
-        # decoded first: a state that cannot be read must not look like a failed step
-        state = run.load(Saver.loads)
-        data = b"" if state is None else run.pack(state.dumps())
-        given = _resume(run.answers)
-        begins, refused = not run.answers, declined(run.answers)
-        used: Counter[str] = Counter()
-        while True:
+        # decoded first: what is wrong with it must not look like a failed step
+        data = run.pack(run.load(_place if self._own_saver else _saved) or b"")
+        given = None if run.answers else self._input(run.parts)
+        answers, used = run.answers, Counter[str]()
+        for _ in range(self._limit):
             found = await run.turn.step(
-                "superstep", self._step, run, data, given, begins, refused, returns=SuperStep
+                "superstep", self._step, run, data, given, answers, returns=SuperStep
             )
-            data, given, begins, refused = found.state, None, False, False
+            if found.too_large:
+                raise UserError(
+                    f"The state of the graph has {found.too_large} bytes, compressed, and at most "
+                    f"{LIMIT} are kept; compile the graph with a checkpointer of your own"
+                )
+            data, given, answers = found.state, None, ()
             used.update(found.usage)
             if found.ended or found.questions:
                 break
+        else:
+            raise UserError(f"The graph did not end within {self._limit} steps")
         return Outcome(
             state=run.unpack(data),
             questions=found.questions,
@@ -89,35 +113,40 @@ class LangGraph:
         )
 
     async def _step(
-        self, run: Run, data: bytes, given: Any, begins: bool, refused: bool
+        self, run: Run, data: bytes, given: Any, answers: Sequence[Answer]
     ) -> SuperStep:
-        """Run one superstep, or pass over one that the client has `refused`."""
-        saver = None if self._own_saver else Saver.loads(run.unpack(data)) if data else Saver()
+        """Run one superstep, or pass over one that the client has declined."""
+        kept = run.unpack(data)
+        saver = None if self._own_saver else Saver.loads(kept) if kept else Saver()
         graph = self._graph if saver is None else self._graph.copy({"checkpointer": saver})
         config: Any = {"configurable": {"thread_id": run.session}}
+        turn = "" if given is None else run.turn.idempotency_key
+        if turn:
+            config["metadata"] = {TURN: turn}
+        before = await graph.aget_state(config, subgraphs=True)
+        place = msgspec.json.decode(kept, type=Place) if saver is None and kept else Place()
         used: Counter[str] = Counter()
-        if refused:
+        ended = stopped = False
+        if (taken := _taken(graph, before, place, turn, answers)) is not None:
+            ran = taken
+        elif declined(answers):
             ran, ended = await _passed_over(run, graph, config)
         else:
-            if begins:
-                key = run.turn.idempotency_key
-                config["metadata"] = {"dragoman_turn": key}
-                if saver is None and await _begun(graph, config, key):
-                    given = None  # the graph has taken the message before a crash
-                else:
-                    given = self._input(run.parts)
-            ran, ended = await _advance(run, graph, config, given, used), False
+            given = None if _has_begun(before, turn) else given
+            given = _resume(answers) if given is None else given
+            ran = await _advance(run, graph, config, given, used)
+            stopped = True
         snapshot = await graph.aget_state(config, subgraphs=True)
-        questions = () if ended else (*_asked(snapshot), *breakpoints(graph, snapshot, ran))
+        asked = (*_asked(snapshot), *breakpoints(graph, snapshot, ran, stopped=stopped))
         ended = ended or not snapshot.next
-        if ended and saver is not None:
-            await _shorten(run, graph, config, saver)
+        too_large = 0 if saver is None else _shorten(run, saver, ended)
         return SuperStep(
-            b"" if saver is None else _packed(run, saver),
+            run.pack(_written(snapshot) if saver is None else saver.dumps()) * (not too_large),
             ended,
-            questions,
+            () if ended else asked,
             _result(snapshot.values) if not snapshot.next else None,
             dict(used),
+            too_large,
         )
 
     def _input(self, parts: Sequence[Part]) -> Any:
@@ -171,11 +200,43 @@ async def _passed_over(run: Run, graph: Any, config: Any) -> tuple[set[str], boo
     return names, True
 
 
-async def _begun(graph: Any, config: Any, key: str) -> bool:
-    """Whether the user's own checkpointer has the beginning of this turn."""
-    snapshot = await graph.aget_state(config)
-    about = snapshot.metadata or {}
-    return bool(snapshot.next) and about.get("dragoman_turn") == key
+def _has_begun(before: StateSnapshot, turn: str) -> bool:
+    """Whether the user's own checkpointer has the message of this turn already."""
+    return bool(turn) and (before.metadata or {}).get(TURN) == turn
+
+
+def _taken(
+    graph: Any, before: StateSnapshot, place: Place, turn: str, answers: Sequence[Answer]
+) -> set[str] | None:
+    """The nodes that have run if the user's own checkpointer has the end of this superstep already,
+    since a process ended before it was logged; None if the superstep is to be run."""
+    if turn:
+        if not _has_begun(before, turn) or (before.metadata or {}).get("source") == "input":
+            return None
+        return set(graph.interrupt_after_nodes) - {"*"}  # perhaps: it is better to ask too often
+    known = {answer.id for answer in answers}
+    if any(each.id not in known for each in breakpoints(graph, before, (), stopped=False)):
+        return set()  # nobody was asked before the process ended
+    if place.checkpoint in ("", before.config["configurable"]["checkpoint_id"]):
+        return None
+    return set(place.next)
+
+
+def _written(snapshot: StateSnapshot) -> bytes:
+    where = snapshot.config["configurable"]
+    return msgspec.json.encode(Place(where["checkpoint_id"], snapshot.next))
+
+
+def _place(data: bytes) -> bytes:
+    """A state that is a `Place`."""
+    msgspec.json.decode(data, type=Place)
+    return data
+
+
+def _saved(data: bytes) -> bytes:
+    """A state that a `Saver` can read."""
+    Saver.loads(data)
+    return data
 
 
 async def _report(run: Run, mode: str, event: Any, used: Counter[str]) -> None:
@@ -257,26 +318,16 @@ def _result(values: Any) -> Any:
     return to_jsonable_python(found, fallback=str)
 
 
-def _packed(run: Run, saver: Saver) -> bytes:
-    state = run.pack(saver.dumps())
-    if len(state) > LIMIT:
-        raise ValueError(
-            f"the state of the graph has {len(state)} bytes, compressed; at most {LIMIT} are kept. "
-            "Compile the graph with a checkpointer of your own"
-        )
-    return state
-
-
-async def _shorten(run: Run, graph: Any, config: Any, saver: Saver) -> None:
-    """Forget the oldest messages of a conversation whose state has become too large."""
-    while len(run.pack(saver.dumps())) > LIMIT:
-        values = (await graph.aget_state(config)).values
-        messages = messages_of(values)
+def _shorten(run: Run, saver: Saver, ended: bool) -> int:
+    """Forget the oldest messages of a conversation whose state has become too large, and, if it has
+    `ended`, all of it if that does not help. Return the size if it is too large still."""
+    while (size := len(run.pack(saver.dumps()))) > LIMIT:
+        messages = messages_of(saver.values)
         starts = [n for n, message in enumerate(messages) if isinstance(message, HumanMessage)]
-        if len(starts) < 2:
-            saver.clear()  # what is left is too large by itself
-            return
-        gone = messages[: starts[len(starts) // 2]]
-        await graph.aupdate_state(
-            config, {"messages": [RemoveMessage(id=message.id) for message in gone]}
-        )
+        if len(starts) > 1:
+            saver.set_value("messages", messages[starts[len(starts) // 2] :])
+        elif ended:
+            saver.clear()
+        else:
+            return size
+    return 0

@@ -19,18 +19,23 @@ BREAKPOINT = "breakpoint:"
 
 
 def breakpoints(
-    graph: Pregel[Any, Any, Any, Any], snapshot: StateSnapshot, ran: Collection[str]
+    graph: Pregel[Any, Any, Any, Any],
+    snapshot: StateSnapshot,
+    ran: Collection[str],
+    *,
+    stopped: bool,
 ) -> Iterator[Question]:
-    """The breakpoints at which a graph stands, after the nodes that `ran`. The snapshot has those
-    of its subgraphs."""
-    yield from (_question(inner) for inner in _subgraphs(snapshot))
-    if snapshot.interrupts or not snapshot.next:
+    """The breakpoints at which a graph stands, after the nodes that `ran`, if it has `stopped` by
+    itself. The snapshot has its subgraphs."""
+    inner = list(_subgraphs(snapshot)) if stopped or _has_inner(graph) else []
+    yield from map(_question, inner)
+    if inner or snapshot.interrupts or not snapshot.next:
         return
     before = _named(graph.interrupt_before_nodes, snapshot.next)
     after = _named(graph.interrupt_after_nodes, ran)
-    # tasks that have ended are not next
-    stopped = not ran or len(snapshot.tasks) > len(snapshot.next)
-    if (before or after or stopped) and not any(_subgraphs(snapshot)):
+    # in the middle of a superstep: tasks that have ended are not next
+    within = stopped and (not ran or len(snapshot.tasks) > len(snapshot.next))
+    if before or after or within:
         yield _question(snapshot)
 
 
@@ -49,6 +54,14 @@ def refusals(snapshot: StateSnapshot) -> list[ToolMessage]:
         ToolMessage(said, tool_call_id=call["id"], name=call["name"], status="error")
         for call in _calls(snapshot)
     ]
+
+
+def _has_inner(graph: Pregel[Any, Any, Any, Any]) -> bool:
+    """Whether a subgraph has breakpoints."""
+    return any(
+        inner.interrupt_before_nodes or inner.interrupt_after_nodes
+        for _, inner in graph.get_subgraphs(recurse=True)
+    )
 
 
 def _named(nodes: Any, names: Collection[str]) -> list[str]:

@@ -51,6 +51,20 @@ class Saver(BaseCheckpointSaver[int]):
         """Forget everything."""
         self._kept.clear()
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of the graph's channels."""
+        kept = self._kept.get("")
+        found = self.serde.loads_typed(kept.checkpoint)["channel_values"] if kept else {}
+        return dict(found)
+
+    def set_value(self, channel: str, value: Any) -> None:
+        """Change the value of a channel."""
+        kept = self._kept[""]
+        checkpoint = self.serde.loads_typed(kept.checkpoint)
+        values = {**checkpoint["channel_values"], channel: value}
+        kept.checkpoint = self.serde.dumps_typed({**checkpoint, "channel_values": values})
+
     def get_tuple(self, config: Any) -> CheckpointTuple | None:
         """See `BaseCheckpointSaver.get_tuple`."""
         where = config["configurable"]
@@ -80,6 +94,11 @@ class Saver(BaseCheckpointSaver[int]):
         """See `BaseCheckpointSaver.put`."""
         where = config["configurable"]
         namespace = where.get("checkpoint_ns", "")
+        # the runs of subgraphs that belong to the checkpoint before have ended
+        begins = f"{namespace}|" if namespace else ""
+        for name in [name for name in self._kept if name.startswith(begins)]:
+            if ":" in name[len(begins) :]:
+                del self._kept[name]
         self._kept[namespace] = _Kept(
             checkpoint["id"],
             self.serde.dumps_typed(checkpoint),
