@@ -88,8 +88,14 @@ class Answer(Struct, frozen=True):
     """The question was one of approval."""
 
     @property
+    def files(self) -> tuple[Part, ...]:
+        """The files of the answer."""
+        return tuple(part for part in self.parts if part.raw is not None or part.url is not None)
+
+    @property
     def said(self) -> Any:
-        """The answer as a framework takes it: whether it is approved, data, or words."""
+        """The answer as a framework takes it, without its files: whether it is approved, data, or
+        words."""
         if self.decides:
             return self.approved
         return self.text if self.data is None else self.data
@@ -105,6 +111,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     result: Any = None
     """A structured result, as JSON."""
     usage: dict[str, Any] = {}
+    """What this run has cost. With questions, it is added to that of the next run."""
 
 
 class Framework(Protocol):
@@ -212,7 +219,7 @@ class Run:
             await self.turn.emit(self.turn.working(text))
 
     async def detail(self, text: str) -> None:
-        """Something that only those want to know who asked for all."""
+        """Something that is reported only with `progress="all"`."""
         if self._progress == "all":
             await self.turn.emit(self.turn.working(text[:2000]))
 
@@ -286,6 +293,7 @@ async def _converse(
         for task in await turn.context_tasks(EARLIER):
             files.add(task.history)
     run = Run(turn, agent, package, progress, files, saved)
+    used: dict[str, Any] = {}
     while True:
 
         async def once(run: Run = run) -> Outcome:
@@ -297,6 +305,7 @@ async def _converse(
             once() if framework.logs_steps else turn.step("run", once, returns=Outcome)
         )
         saved = Saved(package, version(package), outcome.state)
+        used = _added(used, outcome.usage)
         if not outcome.questions:
             break
         answers = [
@@ -304,7 +313,16 @@ async def _converse(
         ]
         run = Run(turn, agent, package, progress, files, saved, answers)
     await turn.save_context(msgspec.to_builtins(saved))
-    return outcome
+    return replace(outcome, usage=used)
+
+
+def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The sums of the numbers of both; of anything else, the later one."""
+    return {**one, **other} | {
+        key: one[key] + value
+        for key, value in other.items()
+        if isinstance(value, int | float) and isinstance(one.get(key), int | float)
+    }
 
 
 async def _answer(turn: Turn, question: Question, approvals: Approvals, files: Files) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections import Counter
 from itertools import product
 from typing import Any
 
@@ -110,6 +111,57 @@ async def test_a_long_result_of_a_step_takes_several_entries() -> None:
         result = await client.send("yes", task=asked.task.id)
         assert result.text == "2000000"
     assert calls == 2, "each run of the framework has painted once: no replay has"
+
+
+class Log:
+    """The steps of an attempt, which ends when so many are known; other attempts know them."""
+
+    def __init__(self, known: dict[str, Any], most: int) -> None:
+        self._known, self._most = known, most
+        self._counts: Counter[str] = Counter()
+
+    async def step(self, name: str, call: Any, *args: Any, returns: Any) -> Any:
+        self._counts[name] += 1
+        place = f"{name}:{self._counts[name]}"
+        if place not in self._known:
+            if len(self._known) == self._most:
+                raise ConnectionError("the process ends")
+            self._known[place] = await call(*args)
+        return self._known[place]
+
+
+async def test_a_crash_between_the_pieces_of_a_result_does_not_mix_two_results() -> None:
+    letters = iter("abc")
+    known: dict[str, Any] = {}
+
+    async def paint() -> str:
+        return next(letters) * 250_000
+
+    def attempt(most: int) -> Any:
+        return long_step(Log(known, most), "paint", paint)  # type: ignore[arg-type]
+
+    with pytest.raises(ConnectionError):
+        await attempt(1)
+    found = await attempt(9)
+    assert len(set(found)) == 1
+    assert await attempt(9) == found, "from the log"
+
+
+async def test_what_was_used_before_a_question_counts() -> None:
+    class Buyer(Photographer):
+        async def run(self, run: Run) -> Outcome:
+            asks = len(run.answers) == 0
+            questions = (Question("q", "More?"),) if asks else ()
+            return Outcome(questions=questions, usage={"requests": 1, "model": "m"})
+
+    async with local_client(bridge.serve(Buyer())) as client:
+        asked = await client.send("buy")
+        assert asked.task is not None
+        seen = []
+        async with client.stream("yes", task=asked.task.id) as stream:
+            async for event in stream:
+                seen.append((getattr(event, "metadata", None) or {}).get(bridge.USAGE))
+    assert {"requests": 2, "model": "m"} in seen
 
 
 async def test_progress_is_told_as_much_as_the_author_wants() -> None:
