@@ -36,7 +36,7 @@ class Files:
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._places: dict[bytes, bytes] = {}
-        """What stands in a state, by what stands for it."""
+        """The bytes of a file as they are in a state, by the bytes that replace them."""
         self.add(messages)
 
     def add(self, messages: Iterable[Message]) -> None:
@@ -80,8 +80,8 @@ class Files:
 
 
 def _places(raw: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """How a file may stand in a state, and as many bytes that stand for it. They are letters and
-    digits, so that they are base64, too."""
+    """The forms in which a state may contain a file: for each, the bytes that replace it, and its
+    own bytes, as many. Those that replace it are letters and digits, so they are valid base64."""
     name = _MARK + hashlib.sha256(raw).hexdigest().encode()
     forms = (raw, base64.b64encode(raw), base64.urlsafe_b64encode(raw))
     for kind, content in zip((b"r", b"b", b"u"), forms, strict=True):

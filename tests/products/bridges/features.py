@@ -22,6 +22,7 @@ FEATURES = {
     "schema": "the card has the schema of structured results",
     "usage": "the metadata of the result say what the model has used",
     "questions": "a pause asks the client (input-required), who answers in words",
+    "attached": "a file in an answer to a question reaches the model",
     "approvals": "an approval needs a grant (auth-required); `yes` in words approves nothing",
     "words": '`approvals="text"`: `yes` in words approves',
     "memory": "the next task of the conversation remembers the first",

@@ -181,6 +181,18 @@ async def test_a_question_is_answered_in_words(client: Client) -> None:
     assert result.text.endswith("red")
 
 
+@feature("attached")
+async def test_a_file_in_an_answer_reaches_the_model(name: str, client: Client) -> None:
+    if name not in QUICK:
+        pytest.skip("The bridge takes words and data as an answer.")
+    asked = await client.send("question")
+    assert asked.task is not None
+    file = Part(raw=b"x" * 77, media_type="image/png", filename="x.png")
+    result = await client.send([Part(text="like this"), file], task=asked.task.id)
+    assert result.state is C
+    assert "image/png" in result.text
+
+
 @feature("approvals")
 async def test_a_yes_in_words_approves_nothing(desk: Desk, client: Client) -> None:
     before = desk.done.count("delete")

@@ -300,7 +300,7 @@ def _resume(answers: Sequence[Answer]) -> Command[Any] | None:
             reject = {"type": "reject", **message}
             decisions[id].append({"type": "approve"} if answer.approved else reject)
         else:
-            found[id] = answer.said
+            found[id] = content_of(answer.parts) if answer.files else answer.said
     found |= {id: {"decisions": some} for id, some in decisions.items()}
     return Command(resume=found) if found else None
 

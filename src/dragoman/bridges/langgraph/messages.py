@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage
@@ -35,12 +35,32 @@ def content_of(parts: Sequence[Part]) -> Any:
     return blocks
 
 
+def parts_of(blocks: Iterable[Any]) -> list[Part]:
+    """The parts that `content_of` made blocks of."""
+    found = []
+    for block in blocks:
+        if not isinstance(block, Mapping):
+            found.append(Part(text=str(block)))
+        elif isinstance(block.get("text"), str):
+            found.append(Part(text=block["text"]))
+        else:
+            found.extend(_file(block))
+    return found
+
+
 def files_of(message: AIMessage) -> Iterator[Part]:
     """The files that a model made."""
     for block in message.content if isinstance(message.content, list) else ():
         if isinstance(block, dict) and isinstance(block.get("base64"), str):
-            kind = block.get("mime_type") or "application/octet-stream"
-            yield Part(raw=base64.b64decode(block["base64"]), media_type=kind)
+            yield from _file(block)
+
+
+def _file(block: Mapping[str, Any]) -> Iterator[Part]:
+    kind = block.get("mime_type") or "application/octet-stream"
+    if isinstance(block.get("base64"), str):
+        yield Part(raw=base64.b64decode(block["base64"]), media_type=kind)
+    elif isinstance(block.get("url"), str):
+        yield Part(url=block["url"], media_type=kind)
 
 
 def messages_of(values: Any) -> list[Any]:

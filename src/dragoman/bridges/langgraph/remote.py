@@ -20,6 +20,7 @@ from pydantic import PrivateAttr
 from dragoman import Part
 from dragoman.bridges import remote
 from dragoman.bridges.bridge import current_run
+from dragoman.bridges.langgraph.messages import parts_of
 from dragoman.bridges.remote import Remote, RemoteAnswer, RemoteFailed, RemoteQuestion, RemoteTool
 from dragoman.client import Options
 
@@ -112,6 +113,8 @@ async def _answered(
                 f"{tool.name} asks: {question.text}; a graph needs a checkpointer to be asked"
             )
         said = interrupt(question.value)
+        if isinstance(said, list):  # content blocks
+            said = parts_of(said)
         number += 1
         try:
             return await tool.answer(question.task, said, key=f"{key}:{number}", report=reports)
