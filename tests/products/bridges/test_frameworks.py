@@ -46,7 +46,6 @@ def framework(name: str, request: pytest.FixtureRequest) -> Framework:
     mark = request.node.get_closest_marker("feature")
     if mark is not None:
         (key,) = mark.args
-        request.node.user_properties.extend((("framework", name), ("feature", key)))
         if key in found.lacks:
             pytest.skip(found.lacks[key])
     return found
