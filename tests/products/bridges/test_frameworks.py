@@ -364,9 +364,16 @@ async def test_the_users_own_store_keeps_the_conversation(serve: Callable[..., D
 
 
 @feature("old")
+@pytest.mark.parametrize("inside", [False, True])
 async def test_a_state_that_cannot_be_read_fails_with_a_clear_message(
-    serve: Callable[..., Desk],
+    serve: Callable[..., Desk], inside: bool
 ) -> None:
+    """The state itself is of another time, or what is inside of it."""
+    if inside:
+        desk = serve()
+        async with asyncio.timeout(60), Client.connect(desk.url) as client:
+            assert (await client.send("one", context="c")).state is C
+        desk.stop()
     desk = serve("unreadable")  # it saves a state that no version can read
     async with asyncio.timeout(60), Client.connect(desk.url) as client:
         assert (await client.send("one", context="c")).state is C

@@ -17,6 +17,9 @@ from msgspec import Struct
 Typed = tuple[str, bytes]
 """A value as LangGraph serializes it: its type and its bytes."""
 
+CHECKPOINT = {"id", "channel_values", "channel_versions", "versions_seen"}
+"""What a checkpoint has."""
+
 
 class _Kept(Struct):
     """The newest checkpoint of a namespace, and the writes that are pending on it."""
@@ -44,7 +47,11 @@ class Saver(BaseCheckpointSaver[int]):
         saver = cls()
         saver._kept = msgspec.msgpack.decode(data, type=dict[str, _Kept])
         for kept in saver._kept.values():
-            saver.serde.loads_typed(kept.checkpoint)
+            missing = CHECKPOINT - set(saver.serde.loads_typed(kept.checkpoint))
+            if missing:
+                raise ValueError(f"the checkpoint has no {', '.join(missing)}")
+            for typed in (kept.metadata, *(value for _, _, value, _ in kept.writes)):
+                saver.serde.loads_typed(typed)
         return saver
 
     def clear(self) -> None:
