@@ -29,7 +29,7 @@ Approvals: TypeAlias = Literal["grant", "text"]
 YES = frozenset(
     ("yes", "y", "ok", "okay", "sure", "approve", "approved", "accept", "allow", "go ahead")
 )
-EARLIER = 20
+EARLIER = 100
 """Files of so many earlier tasks of the conversation are known to its state."""
 USAGE = "urn:dragoman:usage:v1"
 """The key of the metadata of the final status: what the run has cost."""

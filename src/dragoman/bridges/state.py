@@ -21,6 +21,15 @@ LIMIT = 180 * 1024
 SMALL = 1024
 """A file of fewer bytes stays in the state."""
 _MARK = b"DragomanFile"
+GONE = "(a file of an earlier message that is not kept any more)"
+"""What a model reads instead of a file that is gone."""
+
+
+def is_gone(content: str | bytes) -> bool:
+    """Whether these bytes, or their base64, stand for a file that is gone. A bridge puts `GONE` in
+    its place: a provider of models may refuse what is no image."""
+    data = content.encode() if isinstance(content, str) else content
+    return data.startswith((_MARK, base64.b64decode(_MARK)))
 
 
 class Saved(Struct, frozen=True):
@@ -54,7 +63,8 @@ class Files:
         return zlib.compress(state, 1) if state else b""
 
     def unpack(self, data: bytes) -> bytes:
-        """The state that was packed. A file that is not known becomes other bytes of its length."""
+        """The state that was packed. A file that is not known becomes other bytes of its length,
+        see `is_gone`."""
         state = zlib.decompress(data) if data else b""
         if _MARK in state:
             for reference, content in self._places.items():

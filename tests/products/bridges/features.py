@@ -19,6 +19,7 @@ FEATURES = {
     "stream": "the answer is streamed as the model writes it",
     "tools": "tool calls are reported as progress",
     "files": "files and data of the message reach the model",
+    "gone": "a note replaces a file of an earlier message that is gone",
     "made": "a file that the agent makes is an artifact",
     "structured": "a structured result is a data part",
     "schema": "the card has the schema of structured results",

@@ -6,8 +6,9 @@ Each framework has a desk: a module of `desks/`, whose agent follows the same sc
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -384,6 +385,26 @@ async def test_a_state_that_cannot_be_read_fails_with_a_clear_message(
         assert result.state is TaskState.FAILED
         assert "cannot read it; start a new conversation" in result.text
         assert (await client.send("one", context="d")).text == "You said one as message 1"
+
+
+@feature("gone")
+async def test_a_file_of_a_task_that_was_deleted_is_not_shown_to_the_model(
+    name: str, serve: Callable[..., Desk]
+) -> None:
+    if name not in QUICK:
+        pytest.skip("The bridge does not know which files are gone.")
+    desk = serve()
+    photo = Part(raw=b"x" * 5000, media_type="image/png")
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        await client.send([Part(text="look at this"), photo], context="c")
+        assert (await client.send("files", context="c")).text == "1 files"
+        desk.stop()
+        with closing(sqlite3.connect(desk.folder / "desk.db")) as store, store:
+            for table in ("task", "entry", "message", "snapshot"):
+                store.execute(f"DELETE FROM {table}")
+        desk.start()
+        for _ in range(2):
+            assert (await client.send("files", context="c")).text == "0 files"
 
 
 @feature("foreign")

@@ -23,7 +23,7 @@ from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.langgraph.breakpoints import BREAKPOINT, breakpoints, declined, refusals
-from dragoman.bridges.langgraph.messages import content_of, files_of, messages_of
+from dragoman.bridges.langgraph.messages import content_of, files_of, messages_of, without_gone
 from dragoman.bridges.langgraph.remote import node, tools
 from dragoman.bridges.langgraph.saver import Saver
 from dragoman.bridges.state import LIMIT
@@ -234,9 +234,14 @@ def _place(data: bytes) -> bytes:
 
 
 def _saved(data: bytes) -> bytes:
-    """A state that a `Saver` can read."""
-    Saver.loads(data)
-    return data
+    """A state that a `Saver` can read, with a note instead of each file that is gone."""
+    saver = Saver.loads(data)
+    messages = messages_of(saver.values)
+    present = without_gone(messages)
+    if present == messages:
+        return data
+    saver.set_value("messages", present)
+    return saver.dumps()
 
 
 async def _report(run: Run, mode: str, event: Any, used: Counter[str]) -> None:

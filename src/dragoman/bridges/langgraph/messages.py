@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage
 from msgspec import UNSET
 
 from dragoman import Part
+from dragoman.bridges.state import GONE, is_gone
 
 
 def content_of(parts: Sequence[Part]) -> Any:
@@ -61,6 +62,22 @@ def _file(block: Mapping[str, Any]) -> Iterator[Part]:
         yield Part(raw=base64.b64decode(block["base64"]), media_type=kind)
     elif isinstance(block.get("url"), str):
         yield Part(url=block["url"], media_type=kind)
+
+
+def without_gone(messages: Iterable[Any]) -> list[Any]:
+    """The messages, with a note instead of each file that is gone."""
+    found = []
+    for message in messages:
+        content = getattr(message, "content", None)
+        if isinstance(content, list):
+            message = message.model_copy(update={"content": list(map(_present, content))})
+        found.append(message)
+    return found
+
+
+def _present(block: Any) -> Any:
+    data = block.get("base64") if isinstance(block, Mapping) else None
+    return {"type": "text", "text": GONE} if isinstance(data, str) and is_gone(data) else block
 
 
 def messages_of(values: Any) -> list[Any]:

@@ -53,6 +53,7 @@ from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.pydantic_ai import remote
 from dragoman.bridges.pydantic_ai.remote import answered, toolset
+from dragoman.bridges.state import GONE, is_gone
 from dragoman.bridges.steps import long_step
 
 __all__ = ("PydanticAI", "answered", "serve", "toolset")
@@ -91,7 +92,7 @@ class PydanticAI:
     async def run(self, run: Run) -> Outcome:
         """Run the agent until it ends or asks."""
         agent = self._agent
-        history = run.load(ModelMessagesTypeAdapter.validate_json)
+        history = run.load(_history)
         prompt = None if run.answers else _prompt(run.parts)
         model = agent.model
         if model is None:
@@ -121,6 +122,19 @@ class PydanticAI:
         said = isinstance(output, str | BinaryContent)
         structured = None if said else to_jsonable_python(output)
         return Outcome(state=state, result=structured, usage=usage)
+
+
+def _history(state: bytes) -> list[ModelMessage]:
+    """The messages of the conversation, with a note instead of each file that is gone."""
+    messages = ModelMessagesTypeAdapter.validate_json(state)
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, UserPromptPart) and not isinstance(part.content, str):
+                part.content = [
+                    GONE if isinstance(each, BinaryContent) and is_gone(each.data) else each
+                    for each in part.content
+                ]
+    return messages
 
 
 async def _ignore(ctx: Any, events: Any) -> None:

@@ -43,6 +43,9 @@ class Script(BaseChatModel):
             block = next(each for each in last.content if each["type"] != "text")
             size = len(block["base64"]) * 3 // 4 - block["base64"].count("=")
             return [f"{size} bytes of {block['mime_type']}"]
+        if last.content == "files":
+            blocks = [b for m in messages for b in m.content if isinstance(m.content, list)]
+            return [f"{sum(block['type'] == 'image' for block in blocks)} files"]
         return ["You said ", last.content, f" as message {users}"]
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
