@@ -20,7 +20,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from dragoman import Agent, Message, Part, Turn, UserError
-from dragoman.bridges.state import Files, Saved, version
+from dragoman.bridges.state import Files, Saved, change, changed, version
 
 T = TypeVar("T")
 Progress: TypeAlias = Literal["none", "tools", "all"]
@@ -295,15 +295,17 @@ async def _converse(
     run = Run(turn, agent, package, progress, files, saved)
     used: dict[str, Any] = {}
     while True:
+        before = b"" if saved is None else saved.state
 
-        async def once(run: Run = run) -> Outcome:
+        async def once(run: Run = run, before: bytes = before) -> Outcome:
             current_run.set(run)
             outcome = await framework.run(run)
-            return replace(outcome, state=files.pack(outcome.state))
+            return replace(outcome, state=change(before, files.pack(outcome.state)))
 
         outcome = await (
             once() if framework.logs_steps else turn.step("run", once, returns=Outcome)
         )
+        outcome = replace(outcome, state=changed(before, outcome.state))
         saved = Saved(package, version(package), outcome.state)
         used = _added(used, outcome.usage)
         if not outcome.questions:

@@ -180,6 +180,17 @@ async def test_runs_of_subgraphs_that_have_ended_are_not_kept(serve: Callable[..
     assert max(steps) < 270, "each turn adds its messages, and nothing else"
 
 
+async def test_the_log_of_a_superstep_has_what_is_new(serve: Callable[..., Desk]) -> None:
+    desk = serve("steady")
+    async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
+        assert (await client.send("go")).state is C
+    with closing(sqlite3.connect(desk.folder / "desk.db")) as store:
+        sizes = [size for (size,) in store.execute("SELECT length(body) FROM entry")]
+    large = [size for size in sizes if size > 30_000]
+    assert len(large) == 2, "the text that is streamed, and the superstep of the model"
+    assert sum(sizes) - sum(large) < 30_000, "20 other supersteps"
+
+
 def state_size(desk: Desk) -> int:
     """The size of what is kept of the only conversation."""
     with closing(sqlite3.connect(desk.folder / "desk.db")) as store:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ import pytest
 from dragoman import App, Caller, Message, Part, Request, Role, Task, TaskState
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Outcome, Question, Run
-from dragoman.bridges.state import LIMIT, Files
+from dragoman.bridges.state import LIMIT, Files, change, changed
 from dragoman.bridges.steps import long_step
 from dragoman.client import Client
 from dragoman.testing import local_client
@@ -162,6 +165,56 @@ async def test_what_was_used_before_a_question_counts() -> None:
             async for event in stream:
                 seen.append((getattr(event, "metadata", None) or {}).get(bridge.USAGE))
     assert {"requests": 2, "model": "m"} in seen
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"", b"new"),
+        (b"old", b""),
+        (os.urandom(5000), os.urandom(5000)),
+        (PHOTO[:9000], PHOTO[5000:7000] + b"between" + PHOTO[:6000] + b"end"),
+        (b"a" * 5000, b"a" * 7000),
+    ],
+)
+def test_a_change_makes_one_state_of_another(old: bytes, new: bytes) -> None:
+    files = Files()
+    before, after = files.pack(old), files.pack(new)
+    assert files.unpack(changed(before, change(before, after))) == new
+
+
+def test_a_change_has_only_what_is_new() -> None:
+    old = os.urandom(100_000)
+    new = b"head" + old[:50_000] + os.urandom(1000) + old[50_000:] + b"tail"
+    packed = Files().pack
+    assert len(change(packed(old), packed(new))) < 1200
+
+
+async def test_the_log_of_a_task_is_bounded_and_has_a_state_once(tmp_path: Path) -> None:
+    """A conversation that grows, and is cut."""
+
+    class Talker(Photographer):
+        async def run(self, run: Run) -> Outcome:
+            known: list[str] = [*(run.load(json.loads) or []), os.urandom(20_000).hex()]
+            asks = len(run.answers) == 0
+            if not asks:
+                known = known[:-1]
+            state = run.fitting(known, lambda some: json.dumps(some).encode(), lambda _: True)
+            return Outcome(state=state, questions=(Question("q", "More?"),) if asks else ())
+
+    store = tmp_path / "log.db"
+    sizes = []
+    async with local_client(bridge.serve(Talker()), store=f"sqlite:///{store}") as client:
+        for _ in range(14):
+            asked = await client.send("go", context="c")
+            assert asked.task is not None
+            assert (await client.send("well", task=asked.task.id)).state is TaskState.COMPLETED
+            with closing(sqlite3.connect(store)) as read:
+                ((size,),) = read.execute("SELECT sum(length(body)) FROM entry")
+            sizes.append(size - sum(sizes))
+    state = LIMIT * 4 // 3  # as text
+    assert max(sizes) < state + 60_000, "once, and what is new"
+    assert max(sizes[10:]) < 1.1 * max(sizes[:10]), "it grows no more"
 
 
 async def test_progress_is_told_as_much_as_the_author_wants() -> None:

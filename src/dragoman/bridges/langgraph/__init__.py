@@ -26,7 +26,7 @@ from dragoman.bridges.langgraph.breakpoints import BREAKPOINT, breakpoints, decl
 from dragoman.bridges.langgraph.messages import content_of, files_of, messages_of, without_gone
 from dragoman.bridges.langgraph.remote import node, tools
 from dragoman.bridges.langgraph.saver import Saver
-from dragoman.bridges.state import LIMIT
+from dragoman.bridges.state import LIMIT, change, changed
 
 __all__ = ("LangGraph", "node", "serve", "tools")
 
@@ -46,7 +46,7 @@ class SuperStep(Struct, frozen=True):
     """Where a graph was after a superstep."""
 
     state: bytes
-    """Packed, see `Run.pack`: what `Saver` has, or a `Place`."""
+    """The `change` of what `Saver` has, or of a `Place`."""
     ended: bool
     questions: tuple[Question, ...] = ()
     result: Any = None
@@ -99,7 +99,7 @@ class LangGraph:
                     f"The state of the graph has {found.too_large} bytes, compressed, and at most "
                     f"{LIMIT} are kept; compile the graph with a checkpointer of your own"
                 )
-            data, given, answers = found.state, None, ()
+            data, given, answers = changed(data, found.state), None, ()
             used.update(found.usage)
             if found.ended or found.questions:
                 break
@@ -140,8 +140,9 @@ class LangGraph:
         asked = (*_asked(snapshot), *breakpoints(graph, snapshot, ran, stopped=stopped))
         ended = ended or not snapshot.next
         too_large = 0 if saver is None else _shorten(run, saver, ended)
+        state = b"" if too_large else _written(snapshot) if saver is None else saver.dumps()
         return SuperStep(
-            run.pack(_written(snapshot) if saver is None else saver.dumps()) * (not too_large),
+            change(data, run.pack(state)),
             ended,
             () if ended else asked,
             _result(snapshot.values) if not snapshot.next else None,

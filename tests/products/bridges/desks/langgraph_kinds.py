@@ -163,5 +163,6 @@ def talking(*steps: Any) -> Any:
 
 
 growing = talking(talk, talk)
+steady = talking(talk, *[nothing] * 20)
 too_large = talking(*[talk] * 8)
 subgraphs = around(looping().compile())
