@@ -116,15 +116,15 @@ class LangGraph:
         self, run: Run, data: bytes, given: Any, answers: Sequence[Answer]
     ) -> SuperStep:
         """Run one superstep, or pass over one that the client has declined."""
-        kept = run.unpack(data)
-        saver = None if self._own_saver else Saver.loads(kept) if kept else Saver()
+        state = run.unpack(data)
+        saver = None if self._own_saver else Saver.loads(state) if state else Saver()
         graph = self._graph if saver is None else self._graph.copy({"checkpointer": saver})
         config: Any = {"configurable": {"thread_id": run.session}}
         turn = "" if given is None else run.turn.idempotency_key
         if turn:
             config["metadata"] = {TURN: turn}
         before = await graph.aget_state(config, subgraphs=True)
-        place = msgspec.json.decode(kept, type=Place) if saver is None and kept else Place()
+        place = msgspec.json.decode(state, type=Place) if saver is None and state else Place()
         used: Counter[str] = Counter()
         ended = stopped = False
         if (taken := _taken(graph, before, place, turn, answers)) is not None:
@@ -140,9 +140,9 @@ class LangGraph:
         asked = (*_asked(snapshot), *breakpoints(graph, snapshot, ran, stopped=stopped))
         ended = ended or not snapshot.next
         too_large = 0 if saver is None else _shorten(run, saver, ended)
-        state = b"" if too_large else _written(snapshot) if saver is None else saver.dumps()
+        after = b"" if too_large else _written(snapshot) if saver is None else saver.dumps()
         return SuperStep(
-            change(data, run.pack(state)),
+            change(data, run.pack(after)),
             ended,
             () if ended else asked,
             _result(snapshot.values) if not snapshot.next else None,
