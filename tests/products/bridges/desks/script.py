@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from dragoman import Agent
 from dragoman.bridges import bridge
@@ -32,8 +36,30 @@ class Unreadable:
         self.package = package
 
     async def run(self, run: Run) -> Outcome:
-        """Say nothing, and leave a state."""
-        return Outcome(state=b"\x00 of another time")
+        """Say nothing, and leave a state: what there is, with other contents."""
+        state = run.load(bytes)
+        return Outcome(state=b"\x00 of another time" if state is None else other(state))
+
+
+def other(state: bytes) -> bytes:
+    """A state as another version of the framework may have saved it: what is outside is the same,
+    and what is inside has other fields."""
+    try:
+        return json.dumps(changed(json.loads(state))).encode()
+    except ValueError:
+        return msgspec.msgpack.encode(changed(msgspec.msgpack.decode(state)))
+
+
+def changed(value: Any, depth: int = 0) -> Any:
+    """A value whose inner objects have other fields."""
+    if isinstance(value, dict):
+        mark = "_of_another_time" if depth else ""
+        return {f"{key}{mark}": changed(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [changed(item, depth + 1) for item in value]
+    if isinstance(value, bytes):
+        return msgspec.msgpack.encode({"of": "another time"})
+    return value
 
 
 def unreadable(package: str) -> Agent:
