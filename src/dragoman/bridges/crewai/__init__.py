@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextvars
 import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from importlib import import_module
@@ -170,8 +170,8 @@ class CrewAI:
                 _CALLS.set(calls)
                 set_provider(Feedback(calls))
                 agent = copied(self._agent, work)
-                last = str(agent.tasks[-1].id) if isinstance(agent, Crew) else ""
-                add_stream_sink(lambda _, event: work.seen(event, last))
+                answers = _answers(agent)
+                add_stream_sink(lambda _, event: work.seen(event, answers))
                 if isinstance(agent, Crew):
                     found: Any = agent.kickoff(inputs=given, input_files=files or None)
                 else:
@@ -227,6 +227,15 @@ class Report:
         """Say the answer, if it has not been streamed."""
         if raw.strip() and not self._said.strip().endswith(raw.strip()):
             await self._run.write(raw)
+
+
+def _answers(agent: Served) -> Callable[[Any], bool]:
+    """Whether text that is streamed is of the answer: in a crew, that of its last task, unless
+    somebody looks at it before."""
+    if not isinstance(agent, Crew):
+        return lambda event: True
+    last = agent.tasks[-1]
+    return lambda event: not last.human_input and event.task_id == str(last.id)
 
 
 def _decoded(data: bytes) -> State:

@@ -8,6 +8,7 @@ import functools
 import inspect
 import json
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from crewai import Agent, Crew
@@ -35,12 +36,12 @@ class Work:
         self.used: dict[str, int] = {}
         self._here = threading.local()
 
-    def seen(self, event: Any, last: str) -> None:
-        """CrewAI has emitted an event. Text is of the answer if it is of the last task."""
+    def seen(self, event: Any, answers: Callable[[Any], bool]) -> None:
+        """CrewAI has emitted an event. `answers` says whether text is of the answer."""
         if isinstance(event, LLMCallCompletedEvent):
             self._here.usage = event.usage
         elif isinstance(event, LLMStreamChunkEvent):
-            if not event.tool_call and (not last or event.task_id == last):
+            if not event.tool_call and answers(event):
                 self.calls.tell(event)
         elif isinstance(event, ToolUsageStartedEvent | ToolUsageFinishedEvent | TaskCompletedEvent):
             self.calls.tell(event)
