@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from agent_framework import (
@@ -81,6 +81,7 @@ class MicrosoftWorkflow:
             if kept.checkpoint:
                 file = Path(folder, f"{kept.checkpoint}.json")
                 await asyncio.to_thread(file.write_bytes, kept.data)
+                await _check(run, storage, workflow, kept.checkpoint)
                 options["checkpoint_id"] = kept.checkpoint
             if run.answers:
                 options["responses"] = _responses(run.answers, kept.paused)
@@ -124,6 +125,23 @@ class MicrosoftWorkflow:
         if heard.asked:
             raise UserError(f"The workflow's state has {size} bytes; {LIMIT} are allowed")
         return b""  # the next message begins anew
+
+
+async def _check(
+    run: Run, storage: FileCheckpointStorage, workflow: Workflow, checkpoint: str
+) -> None:
+    """Fails the task with a clear message if the workflow cannot go on from a checkpoint."""
+    try:
+        found = await storage.load(checkpoint)
+        if found.graph_signature_hash != workflow.graph_signature_hash:
+            raise ValueError("the workflow has other steps now")
+    except Exception as error:  # noqa: BLE001 - `load` says to the client what it means
+        unreadable = error
+
+        def decode(_: bytes) -> NoReturn:
+            raise unreadable
+
+        run.load(decode)
 
 
 def _message(workflow: Workflow, parts: Sequence[Part]) -> Any:

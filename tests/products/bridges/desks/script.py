@@ -25,17 +25,19 @@ def times(what: str) -> int:
 class Unreadable:
     """A framework of another time, whose state nothing of today can read."""
 
-    name, description, output = "Desk", "Does what it is told.", None
+    description, output = "Does what it is told.", None
     logs_steps = False
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, package: str, name: str, state: bytes) -> None:
         self.package = package
+        self.name = name
+        self._state = state
 
     async def run(self, run: Run) -> Outcome:
         """Say nothing, and leave a state."""
-        return Outcome(state=b"\x00 of another time")
+        return Outcome(state=self._state)
 
 
-def unreadable(package: str) -> Agent:
+def unreadable(package: str, name: str = "Desk", state: bytes = b"\x00 of another time") -> Agent:
     """An agent that leaves such a state in the conversation."""
-    return bridge.serve(Unreadable(package))
+    return bridge.serve(Unreadable(package, name, state))
