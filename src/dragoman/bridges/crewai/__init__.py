@@ -25,6 +25,7 @@ from crewai.events.types.llm_events import LLMStreamChunkEvent
 from crewai.events.types.task_events import TaskCompletedEvent
 from crewai.events.types.tool_usage_events import ToolUsageFinishedEvent, ToolUsageStartedEvent
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from dragoman import Agent, Part, UserError
@@ -104,16 +105,19 @@ class CrewAI:
         """Run the agent until it ends or asks."""
         saved = run.load(_decoded) or State()
         number = saved.number + 1 if run.answers else 0
-        found: Outcome = await run.turn.step(
-            f"run:{number}", self._run, run, saved, number, returns=Outcome
-        )
-        return found
+
+        async def once() -> Outcome:
+            outcome = await self._run(run, saved, number)
+            return replace(outcome, state=run.pack(outcome.state))
+
+        found: Outcome = await run.turn.step(f"run:{number}", once, returns=Outcome)
+        return replace(found, state=run.unpack(found.state))
 
     async def _run(self, run: Run, saved: State, number: int) -> Outcome:
         """One run, whose calls are steps."""
         known = saved if run.answers else State()
         answers = known.answers | {each.id: _said(each) for each in run.answers}
-        calls = Calls(run, number, known.calls, answers)
+        calls = Calls(run, known.calls, answers)
         work = Work(calls, self._approve)
         text, files = _message(run.parts)
         said = {"role": "user", "content": text}

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from dragoman.bridges.bridge import Question, Run
-from dragoman.bridges.state import LIMIT
+from dragoman.bridges.steps import Steps
 
 
 class Stopped(BaseException):
@@ -41,16 +41,11 @@ class Calls:
     """The calls of one run, and the questions that it asks."""
 
     def __init__(
-        self,
-        run: Run,
-        number: int,
-        known: Mapping[str, Any],
-        answers: Mapping[str, tuple[str, bool]],
+        self, run: Run, known: Mapping[str, Any], answers: Mapping[str, tuple[str, bool]]
     ) -> None:
         self.known = dict(known)
         """The results of calls, also of the runs before, by their keys."""
-        self._run = run
-        self._number = number
+        self._steps = Steps(run)
         self._answers = answers
         self._counts: Counter[str] = Counter()
         self._events: asyncio.Queue[Any] = asyncio.Queue()
@@ -79,31 +74,27 @@ class Calls:
     ) -> Any:
         """The result of a call, which is made once. It is known by its name and content; several
         of the same by their order. If it `fails`, its error is a result, too."""
-        while True:
-            key = self._key(name, content)
-            if (found := self.known.get(key)) is not None:
-                return load(found)
-            made: list[Made] = []
-            context = contextvars.copy_context()
+        key = self._key(name, content)
+        if (found := self.known.get(key)) is not None:
+            return load(found)
+        made: list[Made] = []
+        context = contextvars.copy_context()
 
-            async def perform(
-                made: list[Made] = made, context: contextvars.Context = context
-            ) -> Any:
-                logged: Future[Any] = Future()
-                work = (_work, function, dump, fails, made, logged)
-                # a thread of its own: calls inside of calls must not wait for those of a pool
-                threading.Thread(target=context.run, args=work, daemon=True).start()
-                return await asyncio.wrap_future(logged)
+        async def perform() -> Any:
+            logged: Future[Any] = Future()
+            work = (_work, function, dump, fails, made, logged)
+            # a thread of its own: calls inside of calls must not wait for those of a pool
+            threading.Thread(target=context.run, args=work, daemon=True).start()
+            return await asyncio.wrap_future(logged)
 
-            found = self.wait(self._run.turn.step(f"{self._number}:{key}", perform))
+        found = self.wait(self._steps.call(key, perform, _logged))
+        if found is not None:
             self.known[key] = found
-            if made:
-                if made[0].error is not None:
-                    raise made[0].error
-                return made[0].value
-            if found is not None:
-                return load(found)
-            # it has failed in another process, or could not be logged: it is made again
+        if not made:
+            return load(found)
+        if made[-1].error is not None:
+            raise made[-1].error
+        return made[-1].value
 
     def wait(self, call: Any) -> Any:
         """The result of a coroutine, which runs in the loop."""
@@ -160,18 +151,23 @@ def _work(
     try:
         value = function()
         made.append(Made(value))
-        found = _small(dump(value))
+        found = _json(dump(value))
     except BaseException as error:  # noqa: BLE001 - it is raised where the call is awaited
-        made[:] = [Made(error=error)]
+        made.append(Made(error=error))
         if fails and isinstance(error, Exception):
             found = {"error": [type(error).__name__, str(error)]}
     if logged.set_running_or_notify_cancel():
         logged.set_result(found)
 
 
-def _small(value: Any) -> Any:
+def _json(value: Any) -> Any:
     """A value, if it can be logged."""
     try:
-        return value if len(json.dumps(value)) <= LIMIT else None
+        json.dumps(value)
     except (TypeError, ValueError):
         return None
+    return value
+
+
+def _logged(value: Any) -> Any:
+    return UNSET if value is None else value
