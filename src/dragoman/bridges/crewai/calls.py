@@ -8,14 +8,18 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
-from typing import Any
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct
 
 from dragoman.bridges.bridge import Question, Run
 from dragoman.bridges.steps import Steps
+
+T = TypeVar("T")
 
 
 class Stopped(BaseException):
@@ -28,6 +32,14 @@ class Asked(BaseException):
     def __init__(self, question: Question) -> None:
         super().__init__(question.text)
         self.question = question
+
+
+class Ended(Struct):
+    """An agent has ended, in its thread."""
+
+    result: Any = None
+    question: Question | None = None
+    error: BaseException | None = None
 
 
 class Made(Struct):
@@ -52,6 +64,7 @@ class Calls:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._open: set[Future[Any]] = set()
+        self._cancels: list[Callable[[], object]] = []
         self._stopped = False
 
     # -- in threads
@@ -82,9 +95,9 @@ class Calls:
 
         async def perform() -> Any:
             logged: Future[Any] = Future()
-            work = (_work, function, dump, fails, made, logged)
+            call = (_make, function, dump, fails, made, logged)
             # a thread of its own: calls inside of calls must not wait for those of a pool
-            threading.Thread(target=context.run, args=work, daemon=True).start()
+            threading.Thread(target=context.run, args=call, daemon=True).start()
             return await asyncio.wrap_future(logged)
 
         found = self.wait(self._steps.call(key, perform, _logged))
@@ -126,20 +139,54 @@ class Calls:
             self._counts[key] += 1
             return f"{key}:{self._counts[key]}"
 
-    # -- in the loop
+    async def stoppable(self, call: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine of a thread's own loop, which `stop` cancels."""
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(call)
+        self._cancels.append(lambda: loop.call_soon_threadsafe(task.cancel))
+        if self._stopped:
+            task.cancel()
+        return await task
 
-    async def told(self) -> Any:
-        """The next that a thread has told."""
-        return await self._events.get()
+    def _end(self, function: Callable[[], Any]) -> None:
+        """Call a function that runs the agent, and tell how it has ended."""
+        with suppress(Stopped):
+            try:
+                CALLS.set(self)
+                self.tell(Ended(function()))
+            except Asked as asked:
+                self.tell(Ended(question=asked.question))
+            except BaseException as error:  # noqa: BLE001 - raised where the thread was begun
+                self.tell(Ended(error=error))
 
-    def stop(self) -> None:
+    # -- in the server's loop
+
+    async def run(
+        self, function: Callable[[], Any], report: Callable[[Any], Awaitable[None]]
+    ) -> Ended:
+        """Call a function that runs the agent, in a thread. What it tells is reported."""
+        # a thread of its own: it waits for its steps, which may need the threads of a pool
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._end, function), daemon=True).start()
+        try:
+            while not isinstance(event := await self._events.get(), Ended):
+                await report(event)
+        finally:
+            self._stop()
+        if event.error is not None:
+            raise event.error
+        return event
+
+    def _stop(self) -> None:
         """End what threads wait for. (What a thread does by itself cannot be ended.)"""
         self._stopped = True
         for future in list(self._open):
             future.cancel()
+        for cancel in self._cancels:
+            with suppress(RuntimeError):  # its loop has ended
+                cancel()
 
 
-def _work(
+def _make(
     function: Callable[[], Any],
     dump: Callable[[Any], Any],
     fails: bool,
@@ -171,3 +218,7 @@ def _json(value: Any) -> Any:
 
 def _logged(value: Any) -> Any:
     return UNSET if value is None else value
+
+
+CALLS: ContextVar[Calls] = ContextVar("calls")
+"""The calls of the run that is in this thread."""
