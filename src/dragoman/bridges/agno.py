@@ -25,6 +25,7 @@ from pydantic_core import to_json, to_jsonable_python
 
 from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge
+from dragoman.bridges.answers import value_of, words_of
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.state import LIMIT
 from dragoman.bridges.steps import Steps, digest
@@ -277,13 +278,12 @@ def _resolve(requirements: Sequence[Any], answers: Sequence[Answer]) -> None:
             }
             needed.provide_user_input(values)
         elif needed.needs_external_execution and answer is not None:
-            text = answer.text if answer.data is None else json.dumps(answer.data)
-            needed.set_external_execution_result(text)
+            needed.set_external_execution_result(words_of(answer))
 
 
 def _typed(field: Any, answer: Answer) -> Any:
     """The value of a field, of its type if the words can be read as one."""
-    value = answer.text if answer.data is None else answer.data
+    value = value_of(answer)
     if isinstance(value, dict) and field.name in value:
         value = value[field.name]
     try:
@@ -297,7 +297,7 @@ def _chosen(asked: Any, answer: Answer) -> list[str]:
     words = answer.data if isinstance(answer.data, list) else re.split(r"[,;\n]", answer.text)
     said = {str(word).strip().lower() for word in words}
     found = [option.label for option in asked.options or () if option.label.lower() in said]
-    return found or [answer.text]
+    return found or [words_of(answer)]
 
 
 def _logged(model: Model, steps: Steps) -> Model:

@@ -24,8 +24,15 @@ from msgspec import UNSET, Struct
 from pydantic_core import to_jsonable_python
 
 from dragoman import Part, UserError
+from dragoman.bridges.answers import value_of
 from dragoman.bridges.bridge import Answer, Outcome, Question, Run
-from dragoman.bridges.microsoft.messages import Report, to_contents, to_question, usage_of
+from dragoman.bridges.microsoft.messages import (
+    Report,
+    to_contents,
+    to_question,
+    to_result,
+    usage_of,
+)
 from dragoman.bridges.state import LIMIT
 
 
@@ -207,13 +214,13 @@ def _responses(answers: Sequence[Answer], paused: Sequence[Pause]) -> dict[str, 
     pauses, found = {pause.id: pause for pause in paused}, {}
     for answer in answers:
         pause = pauses[answer.id]
-        value: Any = answer.text if answer.data is None else answer.data
+        value: Any = value_of(answer)
         if pause.content is not None:
             request = Content.from_dict(pause.content)
             if request.type == "function_approval_request":
                 value = request.to_function_approval_response(answer.approved)
             elif request.call_id:
-                value = Content.from_function_result(request.call_id, result=value)
+                value = to_result(request, answer)
         elif not pause.text and answer.data is None:
             value = _parsed(answer.text)
         found[answer.id] = value

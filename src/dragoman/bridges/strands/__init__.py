@@ -30,6 +30,7 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from dragoman import Agent
 from dragoman.bridges import bridge, third_party_internals
+from dragoman.bridges.answers import value_of
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.steps import Steps
 from dragoman.bridges.strands.copies import check, copied, quiet, remembering
@@ -341,7 +342,7 @@ def _responses(answers: Sequence[Answer]) -> list[dict[str, Any]]:
         if id != answer.id:
             response: Any = "y" if answer.approved else "n"
         else:
-            response = answer.text if answer.data is None else answer.data
+            response = value_of(answer)
         found.append({"interruptResponse": {"interruptId": id, "response": response}})
     return found
 
