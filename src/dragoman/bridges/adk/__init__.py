@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from dragoman import Agent
-from dragoman.bridges import bridge
+from dragoman.bridges import bridge, third_party_internals
 from dragoman.bridges.adk.messages import (
     parsed,
     responses_of,
@@ -62,6 +62,7 @@ def serve(
 ) -> Agent:
     """Serve an agent, an app, or a runner with its services. A session service that is not in
     memory keeps the conversations itself."""
+    third_party_internals.check_version(ADK.package)
     services = {
         "session_service": session_service,
         "artifact_service": artifact_service,

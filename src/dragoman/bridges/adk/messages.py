@@ -13,6 +13,7 @@ from google.genai import types
 from msgspec import UNSET
 
 from dragoman import Part
+from dragoman.bridges import third_party_internals
 from dragoman.bridges.answers import files_of, value_of
 from dragoman.bridges.bridge import Answer, Question, Run
 
@@ -104,7 +105,7 @@ def to_question(call: types.FunctionCall, responses: dict[str, Any]) -> Question
         operation = {"tool": asked["name"], "arguments": asked.get("args", {})}
         text = f"May I call {asked['name']} with {to_json(operation['arguments'])}?"
         hint = arguments.get("toolConfirmation", {}).get("hint", "")
-        if hint and not hint.startswith(f"Please approve or reject the tool call {asked['name']}("):
+        if hint and not third_party_internals.is_standard_hint(hint, asked["name"]):
             text = f"{hint}\n{text}"
         return Question(call.id, text, approval=True, operation=operation)
     if call.name == CREDENTIAL:

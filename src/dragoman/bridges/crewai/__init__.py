@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from dragoman import Agent, UserError
-from dragoman.bridges import bridge
+from dragoman.bridges import bridge, third_party_internals
 from dragoman.bridges.bridge import BridgeOptions, Outcome, Run
 from dragoman.bridges.crewai.calls import CALLS, Calls
 from dragoman.bridges.crewai.copies import Feedback, Log, copied
@@ -50,6 +50,7 @@ def serve(
     The client approves each call of the tools that `approve` names. `output` is the type of an
     agent's structured results; those of a crew are in its tasks. `inputs` names the fields of a
     flow's state that a client may set, all by default; the first takes the text of a message."""
+    third_party_internals.check_version("crewai")
     if isinstance(agent, CrewAgent | Crew):
         if inputs:
             raise ValueError("inputs are for flows; a crew's are in the texts of its tasks")

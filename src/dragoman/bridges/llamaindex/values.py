@@ -29,11 +29,6 @@ def joined(context: Any, messages: Sequence[Any]) -> bytes:
     return json.dumps({"context": context, "messages": messages}).encode()
 
 
-def waiting(workers: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The steps that wait for an event, in a context that was written down."""
-    return [each for step in workers.values() for each in step["collected_waiters"]]
-
-
 def fields_of(event: Event) -> dict[str, Any]:
     """The fields of an event: those of its class, and others."""
     own = {name: getattr(event, name) for name in type(event).model_fields}
