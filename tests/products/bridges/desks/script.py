@@ -29,14 +29,18 @@ def times(what: str) -> int:
 class Unreadable:
     """A framework of another time, whose state nothing of today can read."""
 
-    name, description, output = "Desk", "Does what it is told.", None
+    description, output = "Does what it is told.", None
     logs_steps = False
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, package: str, name: str, state: bytes | None) -> None:
         self.package = package
+        self.name = name
+        self._state = state
 
     async def run(self, run: Run) -> Outcome:
         """Say nothing, and leave a state: what there is, with other contents."""
+        if self._state is not None:
+            return Outcome(state=self._state)
         state = run.load(bytes)
         return Outcome(state=b"\x00 of another time" if state is None else other(state))
 
@@ -62,6 +66,6 @@ def changed(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def unreadable(package: str) -> Agent:
+def unreadable(package: str, name: str = "Desk", state: bytes | None = None) -> Agent:
     """An agent that leaves such a state in the conversation."""
-    return bridge.serve(Unreadable(package))
+    return bridge.serve(Unreadable(package, name, state))
