@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dragoman import Agent, App, Message, Part, Role
 from dragoman.client import Client, DeadlineExceeded, Result, Unreachable
-from dragoman.client.logged_result import Kept, LoggedError, known_card, once
+from dragoman.client.logged_result import LoggedError, LoggedResult, known_card, once
 from dragoman.model import errors
 from dragoman.model.errors import A2AError
 from dragoman.model.remote_task import BegunTask
@@ -113,7 +113,7 @@ async def test_progress_is_kept() -> None:
 
 def test_a_large_result_leaves_only_what_it_takes_to_get_it_again() -> None:
     message = Message(message_id="m", role=Role.AGENT, parts=(Part(text="x" * 1000),))
-    assert Kept.of(Result(None, message), 500) == b'{"again":true}'
+    assert LoggedResult.of(Result(None, message), 500) == b'{"again":true}'
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from dragoman.model.conversation import ContextValue, ConversationMessage, Place
+from dragoman.model.conversation import ContextValue, ConversationMessage, MessagePlace
 from dragoman.model.events import Event
 from dragoman.model.remote_task import RemoteTask
 from dragoman.model.types import Task
@@ -41,7 +41,7 @@ class Running(Protocol):
         """Return the tasks with these ids, or the other tasks of the context."""
 
     async def conversation(
-        self, before: Place, limit: int, characters: int
+        self, before: MessagePlace, limit: int, characters: int
     ) -> list[ConversationMessage]:
         """Return what was said in the context before a message."""
 
@@ -93,7 +93,7 @@ class Over:
         return []
 
     async def conversation(
-        self, before: Place, limit: int, characters: int
+        self, before: MessagePlace, limit: int, characters: int
     ) -> list[ConversationMessage]:
         """Return nothing."""
         return []

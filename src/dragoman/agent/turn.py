@@ -28,7 +28,7 @@ from dragoman.model.conversation import (
     ContextChanged,
     ContextValue,
     ConversationMessage,
-    Place,
+    MessagePlace,
     latest,
 )
 from dragoman.model.events import Event, Received, Reply
@@ -226,7 +226,7 @@ class Turn(Output):
     async def _conversation(self, limit: int, characters: int) -> list[ConversationMessage]:
         if self._run is None:
             return []
-        before = Place(self._task.id, self._number, self._received.at)
+        before = MessagePlace(self._task.id, self._number, self._received.at)
         found = await self._run.conversation(before, limit, characters)
         return found if self._journal is None else latest(found, LARGEST)
 

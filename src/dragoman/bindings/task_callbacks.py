@@ -1,4 +1,4 @@
-"""Requests of those who show a secret of a task: notifications that wake its handler, and writes to
+"""Requests that show a secret of a task: notifications that wake its handler, and writes to
 a task that was handed over. The secret is their only credential."""
 
 from __future__ import annotations

@@ -426,7 +426,7 @@ class Client:
 
     async def send(
         self,
-        said: Any,
+        content: Any,
         *,
         task: str = "",
         context: str = "",
@@ -436,10 +436,10 @@ class Client:
         """Send a message and wait for the result. With `wait=False`, wait only until the task
         exists."""
         if wait and self._follows(options):
-            stream = self.stream(said, task=task, context=context, **options)
+            stream = self.stream(content, task=task, context=context, **options)
             result = await stream._once("send", stream._drain)
             return Result(result.task, result.message)
-        request, key, files, name = self._request(said, task, context, wait, **options)
+        request, key, files, name = self._request(content, task, context, wait, **options)
 
         async def send() -> Result:
             if (known := self._known(name)) is not None:
@@ -468,7 +468,7 @@ class Client:
 
     def stream(
         self,
-        said: Any,
+        content: Any,
         *,
         task: str = "",
         context: str = "",
@@ -478,7 +478,7 @@ class Client:
         """Send a message and follow its task; the stream reconnects when the connection breaks.
         With `keep=False`, only the events have the content of artifacts, so memory stays bounded.
         """
-        request, key, files, name = self._request(said, task, context, True, **options)
+        request, key, files, name = self._request(content, task, context, True, **options)
         return Stream(self, request, key=key, files=files, keep=keep, name=name)
 
     @property
@@ -704,8 +704,8 @@ class Client:
         """Tell the turn which task a send has begun. `question` is what the send answers."""
         steps = self._delegation.steps if self._delegation is not None else None
         if steps is not None and name and task:
-            said = question.message.message_id if question and question.message else ""
-            answers = None if question is None else (question.timestamp or "", said)
+            asked = question.message.message_id if question and question.message else ""
+            answers = None if question is None else (question.timestamp or "", asked)
             steps.begin(name, BegunTask(self._address or self.interface.url, task, answers))
 
     def _name(self, message: Message, files: Mapping[str, File], key: str) -> str:
@@ -743,7 +743,7 @@ class Client:
 
     def _request(
         self,
-        said: Any,
+        content: Any,
         task: str,
         context: str,
         wait: bool,
@@ -757,11 +757,11 @@ class Client:
         key: str = "",
     ) -> tuple[SendMessageRequest, str, dict[str, File], str]:
         files: dict[str, File] = {}
-        own = not isinstance(said, Message)
+        own = not isinstance(content, Message)
         message = (
-            said
-            if isinstance(said, Message)
-            else Message(message_id=clock.uuid7(), role=Role.USER, parts=_parts(said, files))
+            content
+            if isinstance(content, Message)
+            else Message(message_id=clock.uuid7(), role=Role.USER, parts=_parts(content, files))
         )
         message = replace(
             message,
@@ -868,11 +868,11 @@ def _webhook(given: Any) -> TaskPushNotificationConfig | None:
     raise TypeError(f"webhook: expected a URL or a TaskPushNotificationConfig, got {kind}")
 
 
-def _parts(said: Any, files: dict[str, File]) -> tuple[Part, ...]:
+def _parts(content: Any, files: dict[str, File]) -> tuple[Part, ...]:
     """Convert content to parts. Files go to `files`, with a placeholder in the part."""
-    items = said if isinstance(said, list | tuple) else [said]
+    items = content if isinstance(content, list | tuple) else [content]
     if not any(isinstance(item, File) for item in items):
-        return to_parts.parts(said)
+        return to_parts.parts(content)
     found: list[Part] = []
     for item in items:
         if isinstance(item, File):

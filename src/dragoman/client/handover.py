@@ -68,25 +68,25 @@ class HandedOverTask:
         wrong."""
         return await self._send("GET")
 
-    async def working(self, said: Any = None, *, metadata: Metadata | None = None) -> None:
+    async def working(self, content: Any = None, *, metadata: Metadata | None = None) -> None:
         """Report progress."""
-        await self._status(TaskState.WORKING, said, metadata)
+        await self._status(TaskState.WORKING, content, metadata)
 
-    async def ask(self, said: Any, *, metadata: Metadata | None = None) -> None:
+    async def ask(self, content: Any, *, metadata: Metadata | None = None) -> None:
         """Ask the client. That ends the handover: the answer starts the handler's next turn."""
-        await self._status(TaskState.INPUT_REQUIRED, said, metadata)
+        await self._status(TaskState.INPUT_REQUIRED, content, metadata)
 
-    async def complete(self, said: Any = None, *, metadata: Metadata | None = None) -> None:
+    async def complete(self, content: Any = None, *, metadata: Metadata | None = None) -> None:
         """Complete the task. If messages wait, the handler's next turn begins instead."""
-        await self._status(TaskState.COMPLETED, said, metadata)
+        await self._status(TaskState.COMPLETED, content, metadata)
 
-    async def fail(self, said: Any = None, *, metadata: Metadata | None = None) -> None:
+    async def fail(self, content: Any = None, *, metadata: Metadata | None = None) -> None:
         """Fail the task."""
-        await self._status(TaskState.FAILED, said, metadata)
+        await self._status(TaskState.FAILED, content, metadata)
 
-    async def reject(self, said: Any = None, *, metadata: Metadata | None = None) -> None:
+    async def reject(self, content: Any = None, *, metadata: Metadata | None = None) -> None:
         """Reject the task."""
-        await self._status(TaskState.REJECTED, said, metadata)
+        await self._status(TaskState.REJECTED, content, metadata)
 
     async def artifact(
         self,
@@ -117,10 +117,10 @@ class HandedOverTask:
         await self._send("POST", {"artifactUpdate": update})
         self._pieces[name] = id
 
-    async def _status(self, state: TaskState, said: Any, metadata: Metadata | None) -> None:
+    async def _status(self, state: TaskState, content: Any, metadata: Metadata | None) -> None:
         status: dict[str, Any] = {"state": state}
-        if said is not None:
-            status["message"] = {"parts": to_parts.parts(said)}
+        if content is not None:
+            status["message"] = {"parts": to_parts.parts(content)}
         update = {"status": status, **({"metadata": metadata} if metadata else {})}
         await self._send("POST", {"statusUpdate": update})
 

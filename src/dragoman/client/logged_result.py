@@ -56,7 +56,7 @@ class LoggedError(Struct, frozen=True, omit_defaults=True):
         return Unreachable(self.text)
 
 
-class Kept(Struct, frozen=True, omit_defaults=True):
+class LoggedResult(Struct, frozen=True, omit_defaults=True):
     """The result of a send."""
 
     task: Task | None = None
@@ -79,7 +79,7 @@ class Kept(Struct, frozen=True, omit_defaults=True):
         return data
 
 
-_kept = msgspec.json.Decoder(Kept).decode
+_kept = msgspec.json.Decoder(LoggedResult).decode
 
 
 async def once(
@@ -99,9 +99,9 @@ async def once(
             found = await send()
         except ERRORS as error:
             live.append(error)
-            return msgspec.json.encode(Kept(error=LoggedError.of(error)))
+            return msgspec.json.encode(LoggedResult(error=LoggedError.of(error)))
         live.append(found)
-        return Kept.of(found, steps.largest)
+        return LoggedResult.of(found, steps.largest)
 
     kept = _kept(await steps.once(f"dragoman.{what} {name[:SHORT]}", call))
     for found in live:
@@ -126,7 +126,7 @@ class LoggedCard(Struct, frozen=True, omit_defaults=True):
     error: LoggedError | None = None
 
 
-_kept_card = msgspec.json.Decoder(LoggedCard).decode
+_logged_card = msgspec.json.Decoder(LoggedCard).decode
 
 
 async def known_card(
@@ -145,7 +145,7 @@ async def known_card(
         return _card(card, steps)
 
     name = digest(where.encode())[:SHORT]
-    kept = _kept_card(await steps.once(f"dragoman.card {name}", call))
+    kept = _logged_card(await steps.once(f"dragoman.card {name}", call))
     for found in live:
         if isinstance(found, BaseException):
             raise found
@@ -203,7 +203,7 @@ def _card(card: AgentCard, steps: Steps) -> bytes:
         return msgspec.json.encode(LoggedCard(same=known))
     kept = msgspec.json.encode(LoggedCard(card=card))
     try:
-        _kept_card(kept)
+        _logged_card(kept)
     except msgspec.ValidationError:  # it lacks a field; the client has read it with more patience
         kept = b"{}"
     if len(kept) > steps.largest:

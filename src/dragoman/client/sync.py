@@ -310,7 +310,7 @@ class Client(Face):
 
     def stream(
         self,
-        said: Any,
+        content: Any,
         *,
         task: str = "",
         context: str = "",
@@ -318,7 +318,7 @@ class Client(Face):
         **options: Unpack[SendOptions],
     ) -> Stream:
         """Send a message and follow its task."""
-        return Stream(self._inner.stream(said, task=task, context=context, keep=keep, **options))
+        return Stream(self._inner.stream(content, task=task, context=context, keep=keep, **options))
 
     def task(self, id: str) -> SyncTaskHandle:
         """Return a handle on a task."""

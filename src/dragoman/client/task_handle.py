@@ -71,38 +71,38 @@ class TaskHandle:
         return Stream(self._client, SubscribeToTaskRequest(id=self.id), keep=keep)
 
     async def reply(
-        self, said: Any, *, wait: bool = True, **options: Unpack[SendOptions]
+        self, content: Any, *, wait: bool = True, **options: Unpack[SendOptions]
     ) -> Result:
         """Send the next message of this task."""
-        return await self._client.send(said, task=self.id, wait=wait, **options)
+        return await self._client.send(content, task=self.id, wait=wait, **options)
 
     async def approve(
         self,
         grant: ApprovalRequest,
-        said: Any = "Approved",
+        content: Any = "Approved",
         *,
         wait: bool = True,
         **options: Unpack[SendOptions],
     ) -> Result:
         """Approve the operation that the task asks about (`Result.grant`), once."""
-        return await self._answer(grant, True, said, wait, options)
+        return await self._answer(grant, True, content, wait, options)
 
     async def decline(
         self,
         grant: ApprovalRequest,
-        said: Any = "Declined",
+        content: Any = "Declined",
         *,
         wait: bool = True,
         **options: Unpack[SendOptions],
     ) -> Result:
         """Decline the operation that the task asks about."""
-        return await self._answer(grant, False, said, wait, options)
+        return await self._answer(grant, False, content, wait, options)
 
     async def _answer(
-        self, grant: ApprovalRequest, approved: bool, said: Any, wait: bool, options: SendOptions
+        self, grant: ApprovalRequest, approved: bool, content: Any, wait: bool, options: SendOptions
     ) -> Result:
         options["metadata"] = {**options.get("metadata", {}), **answer(grant, approved=approved)}
-        return await self.reply(said, wait=wait, **options)
+        return await self.reply(content, wait=wait, **options)
 
     async def wait(self, *, poll: float = 1.0) -> Task:
         """Wait until the task ends or asks for input, and return it. The client streams if the

@@ -10,7 +10,7 @@ from msgspec import Struct
 from dragoman.model.types import Metadata, Part, Role, TaskState
 
 
-class Place(Struct, frozen=True, gc=False):
+class MessagePlace(Struct, frozen=True, gc=False):
     """Where a message is: its task, its number there, and when it was accepted."""
 
     task: str

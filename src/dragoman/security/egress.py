@@ -125,7 +125,7 @@ class EgressResponse(Struct, frozen=True):
     """The body was too long; this is its beginning."""
 
 
-class Place(Struct, frozen=True):
+class Slot(Struct, frozen=True):
     """The right to send requests to a host, one after the other; see `Egress.place`."""
 
     host: str
@@ -361,7 +361,7 @@ class Egress:
         *,
         headers: Mapping[str, str] = {},
         owner: Hashable = "",
-        place: Place | None = None,
+        place: Slot | None = None,
     ) -> EgressResponse:
         """`request` with POST."""
         return await self.request("POST", url, headers=headers, body=body, owner=owner, place=place)
@@ -374,7 +374,7 @@ class Egress:
         headers: Mapping[str, str] = {},
         body: bytes = b"",
         owner: Hashable = "",
-        place: Place | None = None,
+        place: Slot | None = None,
     ) -> EgressResponse:
         """Send one request to a URL from a caller, and return the response. Raises EgressRefused or
         EgressUnreachable. Without a `place` it waits for one, and may raise Busy."""
@@ -467,13 +467,13 @@ class Egress:
         return any(rule.matches(host, port) for rule in self._rules)
 
     @asynccontextmanager
-    async def place(self, host: str, owner: Hashable = "") -> AsyncIterator[Place]:
+    async def place(self, host: str, owner: Hashable = "") -> AsyncIterator[Slot]:
         """Wait for a place to send to a host: first one of the host's places, so that waiting for
         them takes none from other hosts, then one of the owner's share. Raises Busy at the
         timeout."""
         line = self._lines.setdefault(host, asyncio.Semaphore(self.per_host))
         self._users[host] += 1
-        place = Place(host, waited=line.locked() or self._places.full(owner))
+        place = Slot(host, waited=line.locked() or self._places.full(owner))
         try:
             async with AsyncExitStack() as stack:
                 try:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 
 from dragoman.agent.agent import Agent
 from dragoman.bells.bell import Bell
-from dragoman.model.conversation import Place
+from dragoman.model.conversation import MessagePlace
 from dragoman.stores.store import Head, Store, Unreadable
 
 PAGE = 32
@@ -24,10 +24,10 @@ may be about to let go."""
 FIRST_DELAY, LONGEST_DELAY = 2.0, 60.0
 """Seconds until a turn is tried again that must wait. Most are woken before, by the end of the one
 that they wait for."""
-_LAST = Place("", 0, "9999-12-31T23:59:59.999Z")
+_LAST = MessagePlace("", 0, "9999-12-31T23:59:59.999Z")
 
 
-async def delay(store: Store, agent: Agent, head: Head, place: Place) -> float:
+async def delay(store: Store, agent: Agent, head: Head, place: MessagePlace) -> float:
     """After how many seconds the turn of a message is to be tried again; 0 if it may run."""
     for look in range(LOOKS):
         if look:
@@ -40,7 +40,7 @@ async def delay(store: Store, agent: Agent, head: Head, place: Place) -> float:
     return FIRST_DELAY
 
 
-async def _others(store: Store, agent: Agent, head: Head, mine: Place) -> tuple[int, bool]:
+async def _others(store: Store, agent: Agent, head: Head, mine: MessagePlace) -> tuple[int, bool]:
     """How many earlier turns of the context have not ended, and whether a later one runs."""
     earlier, running, reached = 0, False, False
     async for place, other, ended in _turns(store, agent, head):
@@ -57,7 +57,7 @@ async def _others(store: Store, agent: Agent, head: Head, mine: Place) -> tuple[
 
 async def wake_next(store: Store, bell: Bell, agent: Agent, head: Head) -> None:
     """A turn has ended: have the next one of its context run."""
-    first: Place | None = None
+    first: MessagePlace | None = None
     async for place, _, ended in _turns(store, agent, head):
         if not ended:
             first = place
@@ -66,7 +66,9 @@ async def wake_next(store: Store, bell: Bell, agent: Agent, head: Head) -> None:
             bell.ring(f"work:{woken}")
 
 
-async def _turns(store: Store, agent: Agent, head: Head) -> AsyncIterator[tuple[Place, Head, bool]]:
+async def _turns(
+    store: Store, agent: Agent, head: Head
+) -> AsyncIterator[tuple[MessagePlace, Head, bool]]:
     """The messages of a context for handlers that run one at a time, the latest first; the heads of
     their tasks, and whether their turns have ended."""
     before, in_a_row = _LAST, 0

@@ -25,7 +25,7 @@ from dragoman.model.types import (
     TaskArtifactUpdateEvent,
     TaskStatusUpdateEvent,
 )
-from dragoman.stores.store import LARGE, Head, Place, Store, Unreadable
+from dragoman.stores.store import LARGE, Head, MessagePlace, Store, Unreadable
 
 AT_ONCE = 32
 """So many turns are read at the same time."""
@@ -34,7 +34,13 @@ FEW, MANY = 8, 128
 
 
 async def conversation(
-    store: Store, scope: Scope, context: str, before: Place, limit: int, characters: int, task: str
+    store: Store,
+    scope: Scope,
+    context: str,
+    before: MessagePlace,
+    limit: int,
+    characters: int,
+    task: str,
 ) -> list[ConversationMessage]:
     """What was said in a context before a message, oldest first: at most `limit` turns, with at
     most so many characters of the artifacts of each. With `task`, only in that one."""
@@ -51,7 +57,7 @@ async def conversation(
 class _Turn:
     """One turn: a message, and what the agent said while it worked on it."""
 
-    def __init__(self, store: Store, scope: Scope, place: Place) -> None:
+    def __init__(self, store: Store, scope: Scope, place: MessagePlace) -> None:
         self._store, self._scope, self._place = store, scope, place
         self._status: TaskStatusUpdateEvent | None = None
         """The turn's last status, as far as was read."""

@@ -26,7 +26,7 @@ from dragoman.agent.turn import Turn
 from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, forgotten_count, forgotten_events
 from dragoman.agent.user_error import UserError
 from dragoman.model import clock
-from dragoman.model.conversation import Place
+from dragoman.model.conversation import MessagePlace
 from dragoman.model.errors import InvalidAgentResponse, Unavailable
 from dragoman.model.events import Entry, Event, Private, Received, Reply
 from dragoman.model.lineage import origin
@@ -367,7 +367,7 @@ class Run(RunWrites, RunReads):
         if self.claim.head.canceling:
             return False
         head, store = self.claim.head, self.worker.store
-        place = Place(head.id, self.claim.turn, self.claim.received.at)
+        place = MessagePlace(head.id, self.claim.turn, self.claim.received.at)
         delay = await self._read(lambda: context_order.delay(store, self.agent, head, place))
         if delay:
             self.worker.let_wait(self, delay)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.turn import Turn
 from dragoman.model.caller import Scope
-from dragoman.model.conversation import ContextValue, ConversationMessage, Place
+from dragoman.model.conversation import ContextValue, ConversationMessage, MessagePlace
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Received
 from dragoman.model.types import Task
@@ -80,7 +80,7 @@ class RunReads:
         return found[:limit]
 
     async def conversation(
-        self, before: Place, limit: int, characters: int
+        self, before: MessagePlace, limit: int, characters: int
     ) -> list[ConversationMessage]:
         """See `Running.conversation`."""
         head = self.claim.head

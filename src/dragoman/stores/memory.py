@@ -37,10 +37,10 @@ from dragoman.stores.store import (
     Conflict,
     Draft,
     Head,
+    MessagePlace,
     Owner,
     Page,
     Pause,
-    Place,
     Query,
     Receipt,
     Record,
@@ -143,8 +143,8 @@ class MemoryStore:
         return Page([log.task() for log in logs], cursor, index.total(query))
 
     async def messages(
-        self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
-    ) -> Sequence[Place]:
+        self, scope: Scope, context: str, before: MessagePlace, limit: int, task: str = ""
+    ) -> Sequence[MessagePlace]:
         """See `Store.messages`."""
         found = self._conversations.before(scope, context, before)
         return list(islice((place for place in found if task in ("", place.task)), limit))

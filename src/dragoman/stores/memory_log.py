@@ -12,7 +12,7 @@ from dragoman.model.caller import Scope
 from dragoman.model.events import Received
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskState
 from dragoman.stores.log_slice import Tail
-from dragoman.stores.store import Place, Query, WebhookCursor
+from dragoman.stores.store import MessagePlace, Query, WebhookCursor
 from dragoman.stores.task_head import TaskHead
 
 encode = msgspec.json.Encoder().encode
@@ -70,7 +70,7 @@ class Conversations:
 
     def __init__(self, logs: Mapping[str, Log]) -> None:
         self._logs = logs
-        self._places: dict[tuple[Scope, str], list[Place]] = {}
+        self._places: dict[tuple[Scope, str], list[MessagePlace]] = {}
         self._gone: Counter[tuple[Scope, str]] = Counter()
 
     def add(self, log: Log, number: int, at: str) -> None:
@@ -78,11 +78,11 @@ class Conversations:
         places = self._places.setdefault((log.scope, log.context), [])
         log.messages += 1
         if not places or places[-1].at <= at:
-            places.append(Place(log.id, number, at))
+            places.append(MessagePlace(log.id, number, at))
         else:  # the clock was set back
-            insort_right(places, Place(log.id, number, at), key=_at)
+            insort_right(places, MessagePlace(log.id, number, at), key=_at)
 
-    def before(self, scope: Scope, context: str, place: Place) -> Iterator[Place]:
+    def before(self, scope: Scope, context: str, place: MessagePlace) -> Iterator[MessagePlace]:
         """Yield the messages before this one, latest first."""
         places = self._places.get((scope, context), [])
         index = bisect_right(places, place.at, key=_at)
@@ -109,7 +109,7 @@ class Conversations:
         return bool(left)
 
 
-def _at(place: Place) -> str:
+def _at(place: MessagePlace) -> str:
     return place.at
 
 

@@ -11,7 +11,7 @@ from dragoman.stores.claim_order import Ranks
 from dragoman.stores.memory_log import Log
 from dragoman.stores.store import Owner, owner_of
 
-Place = tuple[int, int, Log]
+RankedLog = tuple[int, int, Log]
 """A log's rank, and how many logs were added before it."""
 
 
@@ -26,7 +26,7 @@ class Queue:
         self._came = 0
         self._only: Log | None = None
         """The only log, if there is one. Most logs are claimed as soon as they arrive."""
-        self._owners: dict[Scope, deque[Place]] = {}
+        self._owners: dict[Scope, deque[RankedLog]] = {}
         self._heap: list[tuple[int, int, Scope]] = []
         """The first position of each owner."""
 

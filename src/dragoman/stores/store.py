@@ -17,7 +17,7 @@ from msgspec import Struct
 from dragoman.model import clock
 from dragoman.model.caller import Scope
 from dragoman.model.conversation import ContextValue as ContextValue
-from dragoman.model.conversation import Place as Place
+from dragoman.model.conversation import MessagePlace as MessagePlace
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.types import (
     Message,
@@ -361,8 +361,8 @@ class Store(Protocol):
         task."""
 
     async def messages(
-        self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
-    ) -> Sequence[Place]:
+        self, scope: Scope, context: str, before: MessagePlace, limit: int, task: str = ""
+    ) -> Sequence[MessagePlace]:
         """Return the latest messages of a context that were accepted before the given one, latest
         first; with `task`, only those of this task. Includes messages that got a direct reply."""
 

@@ -34,7 +34,7 @@ from dragoman.security.egress import (
     EgressRefused,
     EgressResponse,
     EgressUnreachable,
-    Place,
+    Slot,
 )
 from dragoman.server.reader import History
 from dragoman.server.settings import Settings
@@ -285,7 +285,7 @@ class Courier:
         return [Delivery(number, encode(record.task), turn, record.task.context_id), skipped]
 
     async def _post(
-        self, line: WebhookCursor, item: Delivery, attempt: int, place: Place
+        self, line: WebhookCursor, item: Delivery, attempt: int, place: Slot
     ) -> Failure | None:
         """Post it, as part of the trace of its message."""
         headers = self._headers(line, item.number, item.body)
@@ -316,7 +316,7 @@ class Courier:
         line: WebhookCursor,
         headers: dict[str, str],
         body: bytes,
-        place: Place,
+        place: Slot,
         span: Span | None = None,
     ) -> Failure | None:
         try:

@@ -46,10 +46,10 @@ from dragoman.stores.store import (
     ContextValue,
     Draft,
     Head,
+    MessagePlace,
     Owner,
     Page,
     Pause,
-    Place,
     Query,
     Receipt,
     Record,
@@ -289,8 +289,8 @@ class PostgresStore:
         return await self._view.page(scope, query)
 
     async def messages(
-        self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
-    ) -> Sequence[Place]:
+        self, scope: Scope, context: str, before: MessagePlace, limit: int, task: str = ""
+    ) -> Sequence[MessagePlace]:
         """See `Store.messages`."""
         return await self._view.messages(scope, context, before, limit, task)
 

@@ -352,7 +352,7 @@ class PostgresAdmin:
             place = next_
             if not dry:  # leave the servers as much time as this took
                 time.sleep(min(time.monotonic() - began, 0.5))
-        at: prune.Place | None = None if dry else prune.START
+        at: prune.CountKey | None = None if dry else prune.START
         while at is not None:
             at = self._do(prune.merge(self._db, at))
 

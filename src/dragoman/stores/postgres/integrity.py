@@ -11,7 +11,7 @@ from dragoman.stores.context_values import faults
 from dragoman.stores.integrity import BATCH, Beside, CursorRow, Stub
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.postgres.transaction import COLUMNS, PostgresHead
-from dragoman.stores.postgres.transfer import VALUES, Place
+from dragoman.stores.postgres.transfer import VALUES, ValueKey
 from dragoman.stores.store import Unreadable
 
 HANGING = (
@@ -133,7 +133,7 @@ async def _beside(db: Any, keys: list[int]) -> dict[int, Beside]:
     return {key: Beside(snapshots.get(key), lines[key], stubs[key], messages[key]) for key in keys}
 
 
-async def values(db: Any, place: Place) -> tuple[Place, list[str]] | None:
+async def values(db: Any, place: ValueKey) -> tuple[ValueKey, list[str]] | None:
     """Check the next values of contexts after a position. Returns the position of the last one and
     their problems; None at the end."""
     found = await db.fetch(

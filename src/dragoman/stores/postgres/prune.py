@@ -21,9 +21,9 @@ on it."""
 LOCK = 0x74616C6C
 """The advisory lock for merging parts."""
 
-Place: TypeAlias = tuple[str, str, str, int]
+CountKey: TypeAlias = tuple[str, str, str, int]
 """A count: agent, tenant, owner, state."""
-START: Place = ("", "", "", -1)
+START: CountKey = ("", "", "", -1)
 
 # Asked for each task, by index: with EXISTS, the database would read all receipts and webhooks for
 # a join.
@@ -120,7 +120,7 @@ async def forget_values(db: Any, answer: Sequence[Any]) -> None:
         await db.execute(FORGET_VALUES, *columns)
 
 
-async def merge(source: Source, place: Place = START) -> Place | None:
+async def merge(source: Source, place: CountKey = START) -> CountKey | None:
     """Merge the parts of the next counts after a position. Returns the last position, or None at
     the end. The sums stay the same, also for those who read or write meanwhile."""
     found = await source.fetch(CROWDED, *place, PAGE)

@@ -17,7 +17,16 @@ from dragoman.stores import codec
 from dragoman.stores.codec import ARTIFACT, PRIVATE, entry, private
 from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.postgres.transaction import ASKED, COLUMNS, NAMES, NEXT, PostgresHead
-from dragoman.stores.store import LARGE, PAGE_BYTES, Census, Head, Page, Place, Query, Unreadable
+from dragoman.stores.store import (
+    LARGE,
+    PAGE_BYTES,
+    Census,
+    Head,
+    MessagePlace,
+    Page,
+    Query,
+    Unreadable,
+)
 from dragoman.stores.task_head import age
 from dragoman.stores.task_reads import FIRST, SMALL, Folded, counts, heads
 from dragoman.stores.unreadable_rows import ASIDE, DECODING, UnreadableRows
@@ -236,8 +245,8 @@ class Queries:
         return Page(tasks, cursor, total)
 
     async def messages(
-        self, scope: Scope, context: str, before: Place, limit: int, task: str
-    ) -> list[Place]:
+        self, scope: Scope, context: str, before: MessagePlace, limit: int, task: str
+    ) -> list[MessagePlace]:
         """Return the messages of a context before one, latest first."""
         found = await self._link.fetch(
             "SELECT task.id, message.number, message.at FROM message "
@@ -249,7 +258,7 @@ class Queries:
             *(*_scope(scope), codec.digested(context), before.at, before.task, before.number),
             *(task, limit),
         )
-        return [Place(*columns) for columns in found]
+        return [MessagePlace(*columns) for columns in found]
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """Count the tasks that have begun, by state."""

@@ -335,9 +335,9 @@ def _able(given: ExportedTask) -> str | None:
 
 # -- values of contexts
 
-Place: TypeAlias = tuple[str, str, str, bytes]
+ValueKey: TypeAlias = tuple[str, str, str, bytes]
 """The position of a value: agent, tenant, owner, and the digest of its context."""
-FIRST: Place = ("", "", "", b"")
+FIRST: ValueKey = ("", "", "", b"")
 VALUES = 16
 """How many values are read at once. Each may be large."""
 
@@ -356,7 +356,7 @@ ORDER BY value.agent, value.tenant, value.owner, value.context LIMIT $7
 _WHERE = "agent = $1 AND tenant = $2 AND owner = $3 AND context = $4"
 
 
-async def contexts(db: Any, place: Place, *, agent: str, since: str) -> list[Any]:
+async def contexts(db: Any, place: ValueKey, *, agent: str, since: str) -> list[Any]:
     """Return the values of contexts with one of these tasks, after a position."""
     found: list[Any] = await db.fetch(_NEXT_VALUES, *place, agent, since, VALUES)
     return found

@@ -50,10 +50,10 @@ from dragoman.stores.store import (
     ContextValue,
     Draft,
     Head,
+    MessagePlace,
     Owner,
     Page,
     Pause,
-    Place,
     Query,
     Receipt,
     Record,
@@ -247,8 +247,8 @@ class SqliteStore:
         return await self._read(lambda view: view.page(scope, query))
 
     async def messages(
-        self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
-    ) -> Sequence[Place]:
+        self, scope: Scope, context: str, before: MessagePlace, limit: int, task: str = ""
+    ) -> Sequence[MessagePlace]:
         """See `Store.messages`."""
         return self._now(lambda view: view.messages(scope, context, before, limit, task))
 

@@ -21,9 +21,9 @@ from dragoman.stores.store import (
     PAGE_BYTES,
     Census,
     Head,
+    MessagePlace,
     Owner,
     Page,
-    Place,
     Query,
     Unreadable,
     Webhook,
@@ -194,8 +194,8 @@ class Queries:
         return int(total)
 
     def messages(
-        self, scope: Scope, context: str, before: Place, limit: int, task: str
-    ) -> list[Place]:
+        self, scope: Scope, context: str, before: MessagePlace, limit: int, task: str
+    ) -> list[MessagePlace]:
         """Return the messages of a context before one, latest first."""
         found = fetch(
             self.db,
@@ -210,7 +210,7 @@ class Queries:
                 *(before.at, before.task, before.number, task, task, limit),
             ),
         )
-        return [Place(*columns) for columns in found if isinstance(columns[0], str)]
+        return [MessagePlace(*columns) for columns in found if isinstance(columns[0], str)]
 
     def tally(self, scope: Scope) -> dict[TaskState, int]:
         """Count the tasks that have begun, by state."""

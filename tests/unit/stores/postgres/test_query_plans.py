@@ -24,7 +24,7 @@ from dragoman.stores.admin import Choice
 from dragoman.stores.postgres import PostgresStore, prune
 from dragoman.stores.postgres.admin import latest
 from dragoman.stores.postgres.pool import Pool
-from dragoman.stores.store import Place, Query, Receipt
+from dragoman.stores.store import MessagePlace, Query, Receipt
 from tests.harness.fill_postgres import fill
 from tests.harness.stores import AT, W, accept, artifact, database, hook, status
 
@@ -107,7 +107,7 @@ async def everything(store: PostgresStore) -> None:
         assert (await store.list(scope, query)).tasks is not None
     await store.head(scope, task)
     await store.read(scope, task, 0, 100)
-    await store.messages(scope, "context-1", Place("task-000000011", 1, "2027"), 20)
+    await store.messages(scope, "context-1", MessagePlace("task-000000011", 1, "2027"), 20)
     await store.tally(scope)
     await store.owner(scope, task)
     await store.moved({f"task-{n:09}": 4 for n in range(1, 100)})

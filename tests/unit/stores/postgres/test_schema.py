@@ -18,7 +18,7 @@ from dragoman.server.settings import Settings
 from dragoman.stores import connect
 from dragoman.stores.postgres import PostgresStore, prune, schema
 from dragoman.stores.postgres.admin import PostgresAdmin
-from dragoman.stores.store import Place
+from dragoman.stores.store import MessagePlace
 from tests.harness.stores import C, accept, database, followed, hook, status
 
 pytestmark = pytest.mark.slow  # it needs PostgreSQL
@@ -105,7 +105,7 @@ async def test_messages_of_older_tables_are_in_their_conversations(url: str) -> 
     await accept(store, "t", scope=scope)
     await accept(store, "t", scope=scope, new=False)
     await accept(store, "broken", scope=scope)
-    context, last = "c", Place("t", 9, "9999")
+    context, last = "c", MessagePlace("t", 9, "9999")
     await secured(url, True)
     await ask(
         url,
@@ -303,7 +303,7 @@ async def test_counts_are_added_up(url: str, monkeypatch: pytest.MonkeyPatch) ->
     assert await shards(url) > 100  # not yet again
     monkeypatch.setattr(prune, "PAGE", 50)
     db = await asyncpg.connect(url)
-    place: prune.Place | None = prune.START
+    place: prune.CountKey | None = prune.START
     pages = 0
     while place is not None:
         place = await prune.merge(db, place)

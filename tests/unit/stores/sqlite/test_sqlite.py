@@ -19,7 +19,7 @@ from dragoman.stores.cache import ROOM
 from dragoman.stores.sqlite import SqliteStore, schema
 from dragoman.stores.sqlite.driver import STANDARD, Driver
 from dragoman.stores.sqlite.schema import Unusable
-from dragoman.stores.store import Draft, Place
+from dragoman.stores.store import Draft, MessagePlace
 from tests.harness.stores import SCOPE, accept, artifact, claim, followed, status
 
 
@@ -233,7 +233,7 @@ async def test_messages_of_older_files_are_in_their_conversations(tmp_path: Path
     scope = Scope("agent", "tenant", "owner")
     await accept(store, "t", scope=scope)
     await accept(store, "t", scope=scope, new=False)
-    context, last = "c", Place("t", 9, "9999")
+    context, last = "c", MessagePlace("t", 9, "9999")
     before = await store.messages(scope, context, last, 9)
     await store.close()
     with closing(sqlite3.connect(path)) as db:
