@@ -30,7 +30,6 @@ import pytest
 from dragoman import App
 from dragoman.cli import _parser
 from dragoman.registry import Registry, RegistryApp
-from dragoman.registry.routes import Addition
 from dragoman.security.card_keys import CardKey
 from dragoman.server import load_settings, settings, wiring
 from dragoman.webhooks.signature import secret
@@ -129,7 +128,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]
             serving(App(mounts={"/": app})) as there,
             Registry(there) as registry,
         ):
-            await registry.add(Addition(here, approve=True, alias="flight-booking"))
+            await registry.add(here, approve=True, alias="flight-booking")
             told.append((here, there))
             ready.set()
             await asyncio.to_thread(done.wait)

@@ -19,7 +19,6 @@ from dragoman.registry.database import Database, path
 from dragoman.registry.entries import MOST_LISTED, Audience, Change, State
 from dragoman.registry.import_catalog import Imported, import_catalog
 from dragoman.registry.operations import Details, Operations
-from dragoman.registry.routes import Addition
 
 CREATING = ("add", "import-catalog")
 """The commands that make the file of a registry."""
@@ -51,16 +50,9 @@ class Here:
         """See `Registry.details`."""
         return await self._registry.details(name)
 
-    async def add(self, given: Addition) -> Details:
+    async def add(self, url: str, **given: Any) -> Details:
         """See `Registry.add`."""
-        entry = await self._registry.add(
-            given.url,
-            self._who,
-            approve=given.approve,
-            alias=given.alias,
-            audience=given.audience,
-            queries=given.queries,
-        )
+        entry = await self._registry.add(url, self._who, **given)
         return await self._registry.details(entry.urn)
 
     async def import_catalog(self, url: str) -> Imported:
@@ -173,13 +165,11 @@ async def add(registry: Used, arguments: Namespace) -> int:
     if arguments.scope or arguments.identity:
         audience = Audience(tuple(arguments.scope), tuple(arguments.identity))
     details = await registry.add(
-        Addition(
-            arguments.url,
-            arguments.approve,
-            arguments.alias,
-            audience,
-            tuple(arguments.query),
-        )
+        arguments.url,
+        approve=arguments.approve,
+        alias=arguments.alias,
+        audience=audience,
+        queries=arguments.query,
     )
     if arguments.json:
         return _json(details)

@@ -15,10 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.registry.client import Reference, Registry, RegistryQuery
-    from dragoman.registry.entries import Entry, Hit, Hits, NotFound, Query, RegistryError
+    from dragoman.registry.entries import (
+        Audience,
+        Entry,
+        Hit,
+        Hits,
+        NotFound,
+        Query,
+        RegistryError,
+    )
     from dragoman.registry.server import RegistryApp
 
 __all__ = [
+    "Audience",
     "Entry",
     "Hit",
     "Hits",

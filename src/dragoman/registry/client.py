@@ -34,6 +34,7 @@ from dragoman.client import (
 )
 from dragoman.registry.entries import (
     MOST_LISTED,
+    Audience,
     Change,
     Entry,
     Hits,
@@ -149,8 +150,18 @@ class Registry:
 
     # -- for operators
 
-    async def add(self, given: Addition) -> Details:
-        """Add an agent."""
+    async def add(
+        self,
+        url: str,
+        *,
+        approve: bool = False,
+        alias: str = "",
+        audience: Audience | None = None,
+        queries: Sequence[str] = (),
+    ) -> Details:
+        """Add the agent at this address, also one that was rejected or removed. Without `audience`,
+        a new entry is for everyone."""
+        given = Addition(url, approve, alias, audience, tuple(queries))
         return await self._call("POST", "/registry/entries", Details, given)
 
     async def announce(self, url: str, queries: Sequence[str] = ()) -> tuple[str, State]:

@@ -81,6 +81,8 @@ class Fetcher:
             raise FetchFailed(f"{url}: the signatures of its card are not valid: {error}") from None
         except TimeoutError:
             raise FetchFailed(f"{url} did not answer in time") from None
+        except ImportError as error:  # signatures need an extra; the text says which
+            raise FetchFailed(f"the card at {url} is signed: {error}") from None
         except (A2AError, EgressUnreachable, OSError, ValueError) as error:
             raise FetchFailed(f"there is no usable card at {url}: {error}") from None
         return version(found)

@@ -112,8 +112,9 @@ def search(connection: sqlite3.Connection, query: Query, caller: Caller | None) 
     else:
         match = ""
         rows = connection.execute(
-            f"SELECT e.id, e.data, 0.0, 0.0, COUNT(*) OVER () FROM entries e WHERE {where}"
-            " ORDER BY e.urn LIMIT ? OFFSET ?",
+            "SELECT e.id, e.data, 0.0, 0.0, r.total FROM (SELECT id, COUNT(*) OVER () AS total FROM"
+            f" entries e WHERE {where} ORDER BY urn LIMIT ? OFFSET ?) r JOIN entries e ON"
+            " e.id = r.id ORDER BY e.urn",
             (*values, limit, start),
         ).fetchall()
     total = rows[0][4] if rows else 0
