@@ -76,7 +76,7 @@ async def server() -> AsyncIterator[ChatServer]:
 
 
 def failing(server: ChatServer, **options: Any) -> ChatModel:
-    return ChatModel(server.url, "m", **{"timeout": 3.0, **options})
+    return ChatModel(server.url, "m", **{"timeout": 20.0, **options})
 
 
 # ---- forms ---------------------------------------------------------------------------------
