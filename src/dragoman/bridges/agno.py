@@ -46,7 +46,7 @@ def serve(
     return bridge.serve(Agno(agent, dependencies), **options)
 
 
-class Kept(Struct, frozen=True):
+class ConversationState(Struct, frozen=True):
     """What an agent needs to go on."""
 
     session: dict[str, Any] | None = None
@@ -74,7 +74,7 @@ class Agno:
 
     async def run(self, run: Run) -> Outcome:
         """Run the agent until it ends or asks."""
-        kept, session = run.load(self._loaded) or (Kept(), None)
+        kept, session = run.load(self._loaded) or (ConversationState(), None)
         steps = Steps(run)
         agent, db = self._copy(session, steps)
         about: dict[str, Any] = {
@@ -115,7 +115,7 @@ class Agno:
             },
         )
 
-    def _loaded(self, data: bytes) -> tuple[Kept, AgentSession | TeamSession | None]:
+    def _loaded(self, data: bytes) -> tuple[ConversationState, AgentSession | TeamSession | None]:
         """What an agent needs to go on; raises an error if Agno cannot read it."""
         kept = _decoded(data)
         if kept.session is None:
@@ -388,11 +388,11 @@ def _json(value: Any) -> Any:
 def _fitting(run: Run, session: dict[str, Any] | None, pending: str = "") -> bytes:
     """The state, with the latest runs that fit."""
     if session is None:
-        return _encoded(Kept(None, pending))
+        return _encoded(ConversationState(None, pending))
     runs = session.get("runs") or []
 
     def encode(some: list[Any]) -> bytes:
-        return _encoded(Kept({**session, "runs": some}, pending))
+        return _encoded(ConversationState({**session, "runs": some}, pending))
 
     if len(run.pack(data := encode(runs))) <= LIMIT:
         return data
@@ -418,9 +418,9 @@ def _without_media(value: Any) -> Any:
     return {key: _without_media(each) for key, each in value.items() if key not in gone}
 
 
-def _encoded(kept: Kept) -> bytes:
+def _encoded(kept: ConversationState) -> bytes:
     return msgspec.json.encode(kept)
 
 
-def _decoded(state: bytes) -> Kept:
-    return msgspec.json.decode(state, type=Kept)
+def _decoded(state: bytes) -> ConversationState:
+    return msgspec.json.decode(state, type=ConversationState)

@@ -70,6 +70,17 @@ async def test_the_text_fills_the_only_field_that_is_required(serve: Callable[[s
         assert "city, nights" in wrong.text
 
 
+async def test_an_event_takes_the_files_of_an_answer(serve: Callable[[str], Desk]) -> None:
+    desk = serve("album")
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        asked = await client.send("go")
+        assert asked.text == "Which photo?"
+        assert asked.task is not None
+        photo = Part(raw=b"x" * 77, media_type="image/png", filename="x.png")
+        result = await client.send([Part(text="this"), photo], task=asked.task.id)
+        assert result.text == "this: x.png, image/png, 77 bytes"
+
+
 async def test_several_agents(serve: Callable[[str], Desk]) -> None:
     desk = serve("several")
     async with asyncio.timeout(60), Client.connect(desk.url) as client:

@@ -78,7 +78,7 @@ def serve(
     return bridge.serve(ADK(agent, name, services, run_config or RunConfig()), **options)
 
 
-class Kept(Struct):
+class ConversationState(Struct):
     """What is kept of a conversation."""
 
     state: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class Kept(Struct):
     """What the turn has used until it asked."""
 
 
-class Heard:
+class EventSummary:
     """What the events of a run have said."""
 
     def __init__(self, usage: dict[str, int]) -> None:
@@ -162,33 +162,33 @@ class ADK:
 
     async def run(self, run: Run) -> Outcome:
         """Run the agent until it ends or asks."""
-        kept, events, files = run.load(_decoded) or (Kept(), [], {})
+        kept, events, files = run.load(_decoded) or (ConversationState(), [], {})
         runner = self._runner(run)
         names = {"app_name": self._app_name, "user_id": _user(run), "session_id": run.session}
         session = await self._session(runner, names, kept.state, events, files)
-        heard = Heard(kept.usage if run.answers else {})
+        summary = EventSummary(kept.usage if run.answers else {})
         streamed: set[str] = set()
         async with aclosing(self._stream(run, runner, session)) as stream:
             async for event in stream:
-                heard.take(event, event.author in self._structured)
+                summary.take(event, event.author in self._structured)
                 if not self.logs_steps:
                     await self._report(run, runner, names, event, streamed)
-        if heard.error and not heard.asked:
-            raise RuntimeError(f"the model has failed: {heard.error}")
+        if summary.error and not summary.asked:
+            raise RuntimeError(f"the model has failed: {summary.error}")
         session = await runner.session_service.get_session(**names)
-        state = await self._state(run, runner, names, session, heard)
-        if heard.asked:
+        state = await self._state(run, runner, names, session, summary)
+        if summary.asked:
             responses = responses_of(session)
-            questions = [to_question(call, responses) for call in heard.asked.values()]
+            questions = [to_question(call, responses) for call in summary.asked.values()]
             return Outcome(state=state, questions=tuple(questions))
-        if heard.question:
-            return Outcome(state=state, questions=(Question(ASKS, heard.question),))
-        result = heard.result
-        if result is None and isinstance(heard.output, str) and not heard.wrote:
-            await run.write(heard.output)
-        elif result is None and not isinstance(heard.output, str):
-            result = to_jsonable_python(heard.output, serialize_unknown=True)
-        usage = {key: number for key, number in heard.usage.items() if number}
+        if summary.question:
+            return Outcome(state=state, questions=(Question(ASKS, summary.question),))
+        result = summary.result
+        if result is None and isinstance(summary.output, str) and not summary.wrote:
+            await run.write(summary.output)
+        elif result is None and not isinstance(summary.output, str):
+            result = to_jsonable_python(summary.output, serialize_unknown=True)
+        usage = {key: number for key, number in summary.usage.items() if number}
         return Outcome(state=state, result=result, usage=usage)
 
     def _stream(self, run: Run, runner: Runner, session: Session) -> Any:
@@ -255,10 +255,17 @@ class ADK:
         return session
 
     async def _state(
-        self, run: Run, runner: Runner, names: dict[str, str], session: Session, heard: Heard
+        self,
+        run: Run,
+        runner: Runner,
+        names: dict[str, str],
+        session: Session,
+        summary: EventSummary,
     ) -> bytes:
         """What the next run needs."""
-        kept = Kept(usage=dict(heard.usage) if heard.asked or heard.question else {})
+        kept = ConversationState(
+            usage=dict(summary.usage) if summary.asked or summary.question else {}
+        )
         if not self._own_files:
             kept.files = await _files(runner.artifact_service, names)
         if self._own_sessions:
@@ -270,7 +277,7 @@ class ADK:
             kept.events = some
             return msgspec.json.encode(kept)
 
-        if heard.asked and self.logs_steps:
+        if summary.asked and self.logs_steps:
             return encode(events)  # what was logged tells it again: it is not stored
         if len(run.pack(encode(events))) > LIMIT:
             events = [_without_data(event) for event in events]
@@ -313,8 +320,8 @@ def _user(run: Run) -> str:
     return f"{quote(caller.tenant, safe='')}|{name}" if caller.tenant else name
 
 
-def _decoded(data: bytes) -> tuple[Kept, list[Event], dict[str, types.Part]]:
-    kept = msgspec.json.decode(data, type=Kept)
+def _decoded(data: bytes) -> tuple[ConversationState, list[Event], dict[str, types.Part]]:
+    kept = msgspec.json.decode(data, type=ConversationState)
     files = {name: types.Part.model_validate(part) for name, part in kept.files.items()}
     return kept, [Event.model_validate(event) for event in kept.events], files
 

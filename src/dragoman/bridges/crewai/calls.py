@@ -26,7 +26,7 @@ class Stopped(BaseException):
     """Ends a thread for which nobody waits any more. (CrewAI catches every Exception.)"""
 
 
-class Asked(BaseException):
+class QuestionAsked(BaseException):
     """Ends a thread: the client is asked. Everything is run again with the answer."""
 
     def __init__(self, question: Question) -> None:
@@ -128,7 +128,7 @@ class Calls:
         key = self._key("ask", [text, content])
         if key not in self._answers:
             approval = operation is not None
-            raise Asked(Question(key, text, approval=approval, operation=operation))
+            raise QuestionAsked(Question(key, text, approval=approval, operation=operation))
         said, approved = self._answers[key]
         return said, approved
 
@@ -153,7 +153,7 @@ class Calls:
             try:
                 CALLS.set(self)
                 self.tell(Ended(function()))
-            except Asked as asked:
+            except QuestionAsked as asked:
                 self.tell(Ended(question=asked.question))
             except BaseException as error:  # noqa: BLE001 - raised where the thread was begun
                 self.tell(Ended(error=error))

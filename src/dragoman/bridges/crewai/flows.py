@@ -42,7 +42,7 @@ FEEDBACK = "feedback"
 """The id of the question of a method with `@human_feedback`."""
 
 
-class Kept(Struct):
+class ConversationState(Struct):
     """What a flow needs to go on."""
 
     state: dict[str, Any] | None = None
@@ -103,9 +103,9 @@ class CrewAIFlow:
 
     async def run(self, run: Run) -> Outcome:
         """Run the flow until it ends or asks."""
-        kept = run.load(self._loaded) or Kept()
+        kept = run.load(self._loaded) or ConversationState()
         if not run.answers:  # a task before this one may have ended while it waited
-            kept = Kept(kept.state)
+            kept = ConversationState(kept.state)
         answers = kept.answers | {each.id: said(each) for each in run.answers}
         calls = Calls(run, {}, answers)
         given, files = self._given(run)
@@ -129,18 +129,18 @@ class CrewAIFlow:
         (flow,) = flows
         usage = _added(kept.usage, flow)
         if ended.question is not None:
-            kept = Kept(kept.state, kept.pending, answers, usage)
+            kept = ConversationState(kept.state, kept.pending, answers, usage)
             return Outcome(state=_encoded(run, kept), questions=(ended.question,))
         if isinstance(pending := ended.result, HumanFeedbackPending):
-            kept = Kept(store.state, store.pending, usage=usage)
+            kept = ConversationState(store.state, store.pending, usage=usage)
             return Outcome(state=_encoded(run, kept), questions=(_question(pending.context),))
         text, result = _result(ended.result)
         await run.write(text)
         return Outcome(state=self._ended(run, flow), result=result, usage=usage)
 
-    def _loaded(self, data: bytes) -> Kept:
+    def _loaded(self, data: bytes) -> ConversationState:
         """Where the run before has ended; raises an error if the flow cannot go on there."""
-        kept = msgspec.json.decode(data, type=Kept)
+        kept = msgspec.json.decode(data, type=ConversationState)
         if kept.state is not None and isinstance(self._state, BaseModel):
             type(self._state).model_validate(kept.state)
         if kept.pending is not None:
@@ -174,7 +174,7 @@ class CrewAIFlow:
         if self._own is not None:
             return b""
         try:
-            data = msgspec.json.encode(Kept(to_jsonable_python(flow.state)))
+            data = msgspec.json.encode(ConversationState(to_jsonable_python(flow.state)))
         except (PydanticSerializationError, ValueError) as error:
             kind = type(error).__name__  # its text may have values of the conversation
             logger.warning("the state of a flow cannot be written as JSON (%s)", kind)
@@ -215,7 +215,7 @@ def _question(context: PendingFeedbackContext) -> Question:
     return Question(FEEDBACK, f"{shown}\n\n{context.message}{outcomes}")
 
 
-def _encoded(run: Run, kept: Kept) -> bytes:
+def _encoded(run: Run, kept: ConversationState) -> bytes:
     """The state of a flow that waits."""
     data = msgspec.json.encode(kept)
     if (size := len(run.pack(data))) > LIMIT:

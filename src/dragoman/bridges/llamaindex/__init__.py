@@ -31,9 +31,9 @@ from workflows.utils import get_steps_from_instance
 from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge, third_party_internals
 from dragoman.bridges.bridge import BridgeOptions, Outcome, Question, Run
-from dragoman.bridges.llamaindex.steps import GATE, Gate, Live, gated
+from dragoman.bridges.llamaindex.steps import BARRIER, Barrier, RunningWorkflow, with_barrier
 from dragoman.bridges.llamaindex.values import (
-    Asked,
+    AskingEvent,
     answer_class,
     block_of,
     count,
@@ -82,7 +82,7 @@ class Place(Struct, frozen=True, kw_only=True):
     """The end of what it has streamed."""
     used: dict[str, int] = {}
     questions: tuple[Question, ...] = ()
-    asked: dict[str, Asked] = {}
+    asked: dict[str, AskingEvent] = {}
     """The events that have asked, by the ids of the questions."""
     ended: bool = False
     result: Any = None
@@ -112,13 +112,13 @@ class LlamaIndex:
         told = str(getattr(about, "description", "")) if named else ""
         self.description = told if named and told != fields["description"].default else ""
         steps = get_steps_from_instance(workflow)
-        self._gated = frozenset(steps) & COSTLY if self._agent else frozenset(steps)
-        self._workflow = gated(workflow, self._gated)
+        self._held = frozenset(steps) & COSTLY if self._agent else frozenset(steps)
+        self._workflow = with_barrier(workflow, self._held)
 
     async def run(self, run: Run) -> Outcome:
         """Run the workflow until it ends or asks."""
         place = run.load(self._loaded) or Place(state=b"")
-        live: list[Live] = []
+        live: list[RunningWorkflow] = []
         try:
             while True:
                 place = await run.turn.step(
@@ -151,17 +151,17 @@ class LlamaIndex:
             messages = [kind.model_validate(message) for message in messages]
         return Context.from_dict(self._workflow, saved["context"]), messages
 
-    async def _advance(self, run: Run, live: list[Live], place: Place) -> Place:
+    async def _advance(self, run: Run, live: list[RunningWorkflow], place: Place) -> Place:
         """Go on, until something is to be logged: the next steps begin, it asks or it ends."""
         if not live:
             live.append(await self._begin(run, place))
         (now,) = live
-        now.gate.open()
+        now.barrier.open()
         async for event in now.events():
-            if event is None:  # steps are at the gate
+            if event is None:  # steps are at the barrier
                 if state := await self._state(now):
                     return Place(state=state, said=now.said, used=dict(now.used))
-                now.gate.open()  # it cannot be logged: a crash repeats more
+                now.barrier.open()  # it cannot be logged: a crash repeats more
             elif isinstance(event, WorkflowIdleEvent):
                 if now.moved:  # otherwise, the answers that were sent have not come yet
                     return await self._pause(now)
@@ -173,13 +173,13 @@ class LlamaIndex:
                 await self._report(run, now, event)
         return await self._end(run, now)
 
-    async def _begin(self, run: Run, place: Place) -> Live:
+    async def _begin(self, run: Run, place: Place) -> RunningWorkflow:
         """Start the workflow, or go on with it."""
         ctx, messages = self._context(place)
         goes_on = ctx is not None and ctx.is_running
         saved = json.loads(place.state)["context"] if goes_on else {}
-        gate = Gate(third_party_internals.begun(saved, self._gated))
-        token = GATE.set(gate)
+        barrier = Barrier(third_party_internals.begun(saved, self._held))
+        token = BARRIER.set(barrier)
         try:
             if goes_on:
                 handler = self._workflow.run(ctx=ctx)
@@ -187,8 +187,8 @@ class LlamaIndex:
                 event = self._message(run.parts)
                 handler = self._workflow.run(ctx=ctx, start_event=event)
         finally:
-            GATE.reset(token)
-        now = Live(handler, gate, place.said, place.used)
+            BARRIER.reset(token)
+        now = RunningWorkflow(handler, barrier, place.said, place.used)
         if self._memory is not None:
             await handler.ctx.store.set("memory", self._memory(run.session))
         elif messages:
@@ -220,7 +220,7 @@ class LlamaIndex:
         agent = agents[getattr(self._workflow, "root_agent", "")] if agents else self._workflow
         return getattr(agent, "llm", None)
 
-    async def _state(self, now: Live, ended: bool = False) -> bytes:
+    async def _state(self, now: RunningWorkflow, ended: bool = False) -> bytes:
         """What the workflow needs to go on; if it has ended, what its next run begins with. Empty
         if it cannot be written down, or is too large."""
         try:
@@ -246,7 +246,7 @@ class LlamaIndex:
             data = joined(context, found[starts[0] :] if starts else [])
         return data if len(data) <= ROOM else b""
 
-    async def _report(self, run: Run, now: Live, event: Event) -> None:
+    async def _report(self, run: Run, now: RunningWorkflow, event: Event) -> None:
         """Report what the workflow streams. What other events have, is known by its names."""
         found = fields_of(event)
         if isinstance(text := found.get("delta"), str):
@@ -273,7 +273,7 @@ class LlamaIndex:
         workflow = import_module(f"{CORE}.agent.workflow")
         return not isinstance(agent, workflow.ReActAgent | workflow.CodeActAgent)
 
-    async def _pause(self, now: Live) -> Place:
+    async def _pause(self, now: RunningWorkflow) -> Place:
         """The workflow waits for somebody."""
         unable = UserError(
             "The workflow cannot wait for an answer: its state is too large, or has values that "
@@ -290,7 +290,7 @@ class LlamaIndex:
             question = question_of(str(number), found, kind)
             questions.append(question)
             found = json.loads(json.dumps(found, default=str))
-            asked[question.id] = Asked(kind, found, question.approval)
+            asked[question.id] = AskingEvent(kind, found, question.approval)
         if not questions:
             raise ValueError("the workflow waits, and nothing says for what")
         place = Place(
@@ -304,7 +304,7 @@ class LlamaIndex:
             raise unable
         return place
 
-    async def _end(self, run: Run, now: Live) -> Place:
+    async def _end(self, run: Run, now: RunningWorkflow) -> Place:
         """The workflow has ended; raises the error if it has failed."""
         result = await now.handler
         text, files, structured = parts_of(result)

@@ -17,7 +17,7 @@ from workflows.handler import WorkflowHandler
 from workflows.utils import get_steps_from_instance
 
 
-class Gate:
+class Barrier:
     """Where the steps of a workflow wait until what has been done is in the log."""
 
     def __init__(self, known: int) -> None:
@@ -45,18 +45,18 @@ class Gate:
                 passing.set_result(None)
 
 
-GATE: ContextVar[Gate | None] = ContextVar("gate", default=None)
-"""The gate of the run whose steps run here."""
+BARRIER: ContextVar[Barrier | None] = ContextVar("barrier", default=None)
+"""The barrier of the run whose steps run here."""
 
 
-def gated(workflow: Workflow, names: frozenset[str]) -> Workflow:
-    """A copy of a workflow whose steps of these names wait at the gate before they begin."""
+def with_barrier(workflow: Workflow, names: frozenset[str]) -> Workflow:
+    """A copy of a workflow whose steps of these names wait at the barrier before they begin."""
 
     def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         async def step(*args: Any, **kwargs: Any) -> Any:
-            if (gate := GATE.get()) is not None:
-                await gate.wait()
+            if (barrier := BARRIER.get()) is not None:
+                await barrier.wait()
             if inspect.iscoroutinefunction(function):
                 return await function(*args, **kwargs)
             return await asyncio.to_thread(function, *args, **kwargs)
@@ -70,14 +70,14 @@ def gated(workflow: Workflow, names: frozenset[str]) -> Workflow:
     return changed
 
 
-class Live:
+class RunningWorkflow:
     """A workflow that runs in this process."""
 
     def __init__(
-        self, handler: WorkflowHandler, gate: Gate, said: str, used: Mapping[str, int]
+        self, handler: WorkflowHandler, barrier: Barrier, said: str, used: Mapping[str, int]
     ) -> None:
         self.handler = handler
-        self.gate = gate
+        self.barrier = barrier
         self.said = said
         """The end of what it has streamed."""
         self.used = dict(used)
@@ -88,12 +88,12 @@ class Live:
         self._next: asyncio.Future[Event] | None = None
 
     async def events(self) -> AsyncIterator[Event | None]:
-        """What the workflow streams, until it ends; None when steps are at the gate and all that
+        """What the workflow streams, until it ends; None when steps are at the barrier and all that
         was streamed before has been given."""
         while True:
             if self._next is None:
                 self._next = asyncio.ensure_future(anext(self._stream))
-            reached = asyncio.ensure_future(self.gate.reached.wait())
+            reached = asyncio.ensure_future(self.barrier.reached.wait())
             try:
                 await asyncio.wait((self._next, reached), return_when="FIRST_COMPLETED")
             finally:
@@ -115,7 +115,7 @@ class Live:
     async def settle(self) -> None:
         """Wait until the steps that wait have said again for what."""
         async for event in self.events():
-            self.gate.open()
+            self.barrier.open()
             if isinstance(event, WorkflowIdleEvent | StopEvent):
                 return
 

@@ -35,7 +35,7 @@ def fields_of(event: Event) -> dict[str, Any]:
     return {**own, **dict(event.items())}
 
 
-class Asked(Struct, frozen=True):
+class AskingEvent(Struct, frozen=True):
     """An event that has asked."""
 
     kind: str
@@ -66,7 +66,7 @@ def question_of(id: str, found: Mapping[str, Any], kind: str) -> Question:
     return Question(id, text, approval=True, operation=operation)
 
 
-def response(asked: Asked, answer: Answer) -> Event:
+def response(asked: AskingEvent, answer: Answer) -> Event:
     """An answer as the workflow takes it. It has the fields of the question, by which a step knows
     the answer to its own question."""
     kind: Any = JsonSerializer().resolve_class(asked.kind)

@@ -60,7 +60,7 @@ def serve(
 _STATEFUL = (Workflow, WorkflowAgent, FunctionalWorkflow, FunctionalWorkflowAgent)
 
 
-class Kept(Struct):
+class ConversationState(Struct):
     """What is kept of a conversation."""
 
     session: dict[str, Any]
@@ -127,7 +127,7 @@ class Microsoft:
         self, run: Run, session: AgentSession, asked: Sequence[Content], usage: Any
     ) -> bytes:
         """What the next run needs."""
-        kept = Kept(session.to_dict())
+        kept = ConversationState(session.to_dict())
         if asked:
             kept.asked, kept.usage = [each.to_dict() for each in asked], dict(usage)
         history = _history(kept.session["state"])
@@ -160,8 +160,8 @@ def _repeatable(agent: BaseAgent) -> bool:
     )
 
 
-def _decoded(data: bytes) -> tuple[Kept, AgentSession, list[Content]]:
-    kept = msgspec.json.decode(data, type=Kept)
+def _decoded(data: bytes) -> tuple[ConversationState, AgentSession, list[Content]]:
+    kept = msgspec.json.decode(data, type=ConversationState)
     asked = [Content.from_dict(each) for each in kept.asked]
     return kept, AgentSession.from_dict(kept.session), asked
 

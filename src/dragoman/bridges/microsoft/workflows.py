@@ -36,7 +36,7 @@ from dragoman.bridges.microsoft.messages import (
 from dragoman.bridges.state import LIMIT
 
 
-class Pause(Struct, frozen=True):
+class Request(Struct, frozen=True):
     """A request of a workflow."""
 
     id: str
@@ -46,23 +46,23 @@ class Pause(Struct, frozen=True):
     """It takes any text for an answer; otherwise, JSON."""
 
 
-class Kept(Struct):
+class ConversationState(Struct):
     """What is kept of a conversation."""
 
     checkpoint: str = ""
     data: bytes = b""
     """The checkpoint, as the framework writes it to a file."""
-    paused: list[Pause] = []
+    requests: list[Request] = []
     usage: dict[str, int] = {}
 
 
-class Heard:
+class EventSummary:
     """What the events of a run have said."""
 
     def __init__(self, usage: dict[str, int]) -> None:
         self.usage = Counter(usage)
         self.result: Any = None
-        self.asked: list[tuple[Pause, Question]] = []
+        self.asked: list[tuple[Request, Question]] = []
 
 
 class MicrosoftWorkflow:
@@ -79,9 +79,10 @@ class MicrosoftWorkflow:
 
     async def run(self, run: Run) -> Outcome:
         """Run the workflow until it ends or asks."""
-        kept = run.load(lambda data: msgspec.msgpack.decode(data, type=Kept)) or Kept()
+        kept = run.load(_decoded) or ConversationState()
         workflow = self._make()
-        report, heard = Report(run, structured=False), Heard(kept.usage if run.answers else {})
+        report = Report(run, structured=False)
+        summary = EventSummary(kept.usage if run.answers else {})
         with tempfile.TemporaryDirectory() as folder:
             storage = FileCheckpointStorage(folder)
             options: dict[str, Any] = {"checkpoint_storage": storage}
@@ -91,18 +92,18 @@ class MicrosoftWorkflow:
                 await _check(run, storage, workflow, kept.checkpoint)
                 options["checkpoint_id"] = kept.checkpoint
             if run.answers:
-                options["responses"] = _responses(run.answers, kept.paused)
+                options["responses"] = _responses(run.answers, kept.requests)
             else:
                 if kept.checkpoint:  # the memory of the executors
                     await workflow.run(**options)
                     del options["checkpoint_id"]
                 options["message"] = _message(workflow, run.parts)
             async for event in workflow.run(stream=True, **options):
-                await _take(event, run, report, heard)
-            state = await self._state(run, Path(folder), storage, workflow, heard)
-        if heard.asked:
-            return Outcome(state=state, questions=tuple(question for _, question in heard.asked))
-        return Outcome(state=state, result=heard.result, usage=dict(heard.usage))
+                await _take(event, run, report, summary)
+            state = await self._state(run, Path(folder), storage, workflow, summary)
+        if summary.asked:
+            return Outcome(state=state, questions=tuple(question for _, question in summary.asked))
+        return Outcome(state=state, result=summary.result, usage=dict(summary.usage))
 
     async def _state(
         self,
@@ -110,12 +111,12 @@ class MicrosoftWorkflow:
         folder: Path,
         storage: FileCheckpointStorage,
         workflow: Workflow,
-        heard: Heard,
+        summary: EventSummary,
     ) -> bytes:
         """What the next run needs."""
         latest = await storage.get_latest(workflow_name=workflow.name)
         written = latest.pending_request_info_events if latest is not None else {}
-        if any(pause.id not in written for pause, _ in heard.asked):
+        if any(request.id not in written for request, _ in summary.asked):
             raise RuntimeError(
                 "the framework could not write the workflow's checkpoint (see its warning): types "
                 "of your own need register_checkpoint_type"
@@ -123,15 +124,20 @@ class MicrosoftWorkflow:
         if latest is None:
             return b""
         file = folder / f"{latest.checkpoint_id}.json"
-        kept = Kept(latest.checkpoint_id, await asyncio.to_thread(file.read_bytes))
-        if heard.asked:
-            kept.paused, kept.usage = [pause for pause, _ in heard.asked], dict(heard.usage)
+        kept = ConversationState(latest.checkpoint_id, await asyncio.to_thread(file.read_bytes))
+        if summary.asked:
+            kept.requests = [request for request, _ in summary.asked]
+            kept.usage = dict(summary.usage)
         state = msgspec.msgpack.encode(kept)
         if (size := len(run.pack(state))) <= LIMIT:
             return state
-        if heard.asked:
+        if summary.asked:
             raise UserError(f"The workflow's state has {size} bytes; {LIMIT} are allowed")
         return b""  # the next message begins anew
+
+
+def _decoded(data: bytes) -> ConversationState:
+    return msgspec.msgpack.decode(data, type=ConversationState)
 
 
 async def _check(
@@ -168,17 +174,17 @@ def _message(workflow: Workflow, parts: Sequence[Part]) -> Any:
     return data
 
 
-async def _take(event: Any, run: Run, report: Report, heard: Heard) -> None:
+async def _take(event: Any, run: Run, report: Report, summary: EventSummary) -> None:
     """Take an event of a workflow."""
     if event.type == "request_info":
-        heard.asked.append(_asked(event))
+        summary.asked.append(_asked(event))
     elif event.type == "output":
         data, name = event.data, event.executor_id or ""
         if isinstance(data, AgentResponseUpdate):
-            heard.usage.update(usage_of(data.contents))
+            summary.usage.update(usage_of(data.contents))
             await report.take(data, name)
         elif isinstance(data, AgentResponse):
-            heard.usage.update(usage_of(data))
+            summary.usage.update(usage_of(data))
             for message in data.messages:
                 await report.take(message, name)
         elif isinstance(data, str):
@@ -190,38 +196,38 @@ async def _take(event: Any, run: Run, report: Report, heard: Heard) -> None:
         elif isinstance(data, list) and data and all(isinstance(each, Message) for each in data):
             await report.take(data[-1], name)
         else:
-            heard.result = to_jsonable_python(data, serialize_unknown=True)
+            summary.result = to_jsonable_python(data, serialize_unknown=True)
 
 
-def _asked(event: Any) -> tuple[Pause, Question]:
+def _asked(event: Any) -> tuple[Request, Question]:
     """What a workflow waits for."""
     id, data = event.request_id, event.data
     if isinstance(data, Content):
         question = to_question(data)
         asked = Question(id, question.text, question.approval, question.operation)
-        return Pause(id, data.to_dict()), asked
+        return Request(id, data.to_dict()), asked
     shown = data if isinstance(data, str) else to_jsonable_python(data, serialize_unknown=True)
     text = shown if isinstance(shown, str) else ""
     for key in ("question", "message", "prompt", "text"):
         if isinstance(shown, dict) and isinstance(shown.get(key), str):
             text = text or shown[key]
     asked = Question(id, text or json.dumps(shown, ensure_ascii=False))
-    return Pause(id, text=event.response_type is str), asked
+    return Request(id, text=event.response_type is str), asked
 
 
-def _responses(answers: Sequence[Answer], paused: Sequence[Pause]) -> dict[str, Any]:
+def _responses(answers: Sequence[Answer], requests: Sequence[Request]) -> dict[str, Any]:
     """The answers, by the requests that they are for."""
-    pauses, found = {pause.id: pause for pause in paused}, {}
+    asked, found = {request.id: request for request in requests}, {}
     for answer in answers:
-        pause = pauses[answer.id]
+        request = asked[answer.id]
         value: Any = value_of(answer)
-        if pause.content is not None:
-            request = Content.from_dict(pause.content)
-            if request.type == "function_approval_request":
-                value = request.to_function_approval_response(answer.approved)
-            elif request.call_id:
-                value = to_result(request, answer)
-        elif not pause.text and answer.data is None:
+        if request.content is not None:
+            content = Content.from_dict(request.content)
+            if content.type == "function_approval_request":
+                value = content.to_function_approval_response(answer.approved)
+            elif content.call_id:
+                value = to_result(content, answer)
+        elif not request.text and answer.data is None:
             value = _parsed(answer.text)
         found[answer.id] = value
     return found

@@ -73,7 +73,7 @@ def serve(
     return bridge.serve(OpenAIAgents(agent, context, session, run_config, max_turns), **options)
 
 
-class Kept(Struct, frozen=True):
+class ConversationState(Struct, frozen=True):
     """What an agent needs to go on."""
 
     agent: str
@@ -110,7 +110,7 @@ class OpenAIAgents:
 
     async def run(self, run: Run) -> Outcome:
         """Run the agent until it ends or asks."""
-        kept = run.load(_decoded) or Kept(self._agent.name)
+        kept = run.load(_decoded) or ConversationState(self._agent.name)
         steps = Steps(run)
         models = LoggedProvider(self._config.model_provider, steps)
         team = _Team(self._agent, models, steps)
@@ -163,10 +163,10 @@ class OpenAIAgents:
         """The state after a run: the latest items of the conversation."""
         agent = result.last_agent.name
         if self._session is not None:
-            return _encoded(Kept(agent))
+            return _encoded(ConversationState(agent))
 
         def encode(items: list[Any]) -> bytes:
-            return _encoded(Kept(agent, items))
+            return _encoded(ConversationState(agent, items))
 
         items = to_jsonable_python(result.to_input_list(), serialize_unknown=True)
         if len(run.pack(data := encode(items))) <= LIMIT:
@@ -179,9 +179,9 @@ class OpenAIAgents:
         if self._context is not None:
             third_party_internals.drop_context(pending)  # each run is given the author's
         pending = to_jsonable_python(pending, serialize_unknown=True)
-        data = _encoded(Kept(starting.name, pending=pending))
+        data = _encoded(ConversationState(starting.name, pending=pending))
         if len(run.pack(data)) > LIMIT:
-            data = _encoded(Kept(starting.name, pending=_without_files(pending)))
+            data = _encoded(ConversationState(starting.name, pending=_without_files(pending)))
         if len(run.pack(data)) > LIMIT:
             raise UserError("The conversation is too long to wait for an answer; start a new one")
         return data
@@ -365,12 +365,12 @@ def _without_files(value: Any) -> Any:
     return {key: _without_files(each) for key, each in value.items()}
 
 
-def _encoded(kept: Kept) -> bytes:
+def _encoded(kept: ConversationState) -> bytes:
     return msgspec.json.encode(kept)
 
 
-def _decoded(state: bytes) -> Kept:
-    return msgspec.json.decode(state, type=Kept)
+def _decoded(state: bytes) -> ConversationState:
+    return msgspec.json.decode(state, type=ConversationState)
 
 
 def _failing(error: Exception) -> Callable[[bytes], NoReturn]:

@@ -32,8 +32,8 @@ from dragoman import Agent, Part
 from dragoman.bridges import bridge
 from dragoman.bridges.answers import words_of
 from dragoman.bridges.bridge import BridgeOptions, Outcome, Question, Run
-from dragoman.bridges.smolagents.calls import Asked, Calls, Stopped
-from dragoman.bridges.smolagents.copies import Detail, Twin, Used, prepare
+from dragoman.bridges.smolagents.calls import Calls, QuestionAsked, Stopped
+from dragoman.bridges.smolagents.copies import AgentCopy, Detail, Used, prepare
 from dragoman.bridges.smolagents.values import (
     State,
     decoded,
@@ -100,19 +100,19 @@ class Smolagents:
         known = saved if run.answers else State()
         answers = known.answers | {each.id: (words_of(each), each.approved) for each in run.answers}
         calls = Calls(run, known.calls, answers)
-        twin = await asyncio.to_thread(self._copy, calls)
-        memory = twin.agent.memory
+        copied = await asyncio.to_thread(self._copy, calls)
+        memory = copied.agent.memory
         before = len(memory.steps)
         memory.steps += loaded_steps(saved.steps)
-        report = Report(run, twin.agent)
-        work = (_work, twin, *_task(run.parts, twin.agent.state), calls)
+        report = Report(run, copied.agent)
+        work = (_work, copied, *_task(run.parts, copied.agent.state), calls)
         # a thread of its own: it waits for its steps, which may need the threads of a pool
         threading.Thread(target=contextvars.copy_context().run, args=work, daemon=True).start()
         try:
-            while not isinstance(event := await calls.told(), Ended):
+            while not isinstance(event := await calls.next_event(), Ended):
                 await report.event(event)
         finally:
-            twin.interrupt()
+            copied.interrupt()
             await calls.stop()
         if event.error is not None:
             raise event.error
@@ -123,27 +123,27 @@ class Smolagents:
         state = State(steps=dumped_steps(memory.steps[before:]))
         return Outcome(state=encoded(run, state), result=result, usage=report.usage)
 
-    def _copy(self, calls: Calls) -> Twin:
+    def _copy(self, calls: Calls) -> AgentCopy:
         made = isinstance(self._agent, MultiStepAgent)
         agent = self._agent if made else self._agent()
         if not made:
             prepare(agent)
-        return Twin(agent, calls, self._approve)
+        return AgentCopy(agent, calls, self._approve)
 
 
-def _work(twin: Twin, task: str, images: list[Any], calls: Calls) -> None:
+def _work(copied: AgentCopy, task: str, images: list[Any], calls: Calls) -> None:
     """Run the agent, in a thread."""
     with suppress(Stopped):
         try:
-            for event in twin.agent.run(task, stream=True, reset=False, images=images or None):
+            for event in copied.agent.run(task, stream=True, reset=False, images=images or None):
                 calls.tell(event)
             calls.tell(Ended())
-        except Asked as asked:
+        except QuestionAsked as asked:
             calls.tell(Ended(question=asked.question))
         except BaseException as error:  # noqa: BLE001 - it is raised where the thread was begun
             calls.tell(Ended(error=error))
         finally:
-            twin.cleanup()
+            copied.cleanup()
 
 
 class Report:

@@ -22,7 +22,7 @@ class Stopped(BaseException):
     """Ends the agent's thread: nobody waits for it any more. (An agent catches an Exception.)"""
 
 
-class Asked(BaseException):
+class QuestionAsked(BaseException):
     """Ends the agent's thread: the client is asked. It is run again with the answer."""
 
     def __init__(self, question: Question) -> None:
@@ -144,7 +144,7 @@ class Calls:
         key = self._key("ask", [text, content])
         if key not in self._answers:
             approval = operation is not None
-            raise Asked(Question(key, text, approval=approval, operation=operation))
+            raise QuestionAsked(Question(key, text, approval=approval, operation=operation))
         said, approved = self._answers[key]
         return said, approved
 
@@ -157,8 +157,8 @@ class Calls:
 
     # -- in the loop
 
-    async def told(self) -> Any:
-        """The next that the thread has told. None if it was a call, which becomes a step."""
+    async def next_event(self) -> Any:
+        """The next event of the thread. None if it was a call, which becomes a step."""
         event = await self._events.get()
         for task in [task for task in self._tasks if task.done()]:
             self._tasks.discard(task)

@@ -69,40 +69,42 @@ def prepare(agent: MultiStepAgent) -> None:
         prepare(other)
 
 
-class Twin:
+class AgentCopy:
     """A copy of an agent, and of the agents that it manages. It shares what belongs to no
     conversation: prompts, callbacks, and the model and the tools behind the log."""
 
     def __init__(self, agent: MultiStepAgent, calls: Calls, approve: Collection[str]) -> None:
-        self.agent = twin = copy.copy(agent)
+        self.agent = made = copy.copy(agent)
         self._original = agent
-        self._managed = [Twin(other, calls, approve) for other in agent.managed_agents.values()]
-        twin.managed_agents = {each.agent.name: each.agent for each in self._managed}
+        self._managed = [
+            AgentCopy(other, calls, approve) for other in agent.managed_agents.values()
+        ]
+        made.managed_agents = {each.agent.name: each.agent for each in self._managed}
         streams = hasattr(agent.model, "generate_stream")
-        twin.model = (
+        made.model = (
             StreamingModel(agent.model, calls) if streams else LoggedModel(agent.model, calls)
         )
         if isinstance(agent, ToolCallingAgent):
-            twin.stream_outputs = streams
-        twin.logger = copy.copy(agent.logger)
+            made.stream_outputs = streams
+        made.logger = copy.copy(agent.logger)
         if type(agent.logger) is AgentLogger:
-            twin.logger.console = Console(quiet=True)
-        twin.monitor = Monitor(twin.model, twin.logger)
-        twin.state = dict(agent.state)
-        twin.interrupt_switch = False
+            made.logger.console = Console(quiet=True)
+        made.monitor = Monitor(made.model, made.logger)
+        made.state = dict(agent.state)
+        made.interrupt_switch = False
         executor = getattr(agent, "python_executor", None)
         if isinstance(executor, LocalPythonExecutor):
-            twin.python_executor = copy.copy(executor)
-            twin.python_executor.state = {"__name__": "__main__"}
-            twin.python_executor.custom_tools = {}
+            made.python_executor = copy.copy(executor)
+            made.python_executor.state = {"__name__": "__main__"}
+            made.python_executor.custom_tools = {}
         elif executor is not None:
-            twin.python_executor = agent.create_python_executor()
+            made.python_executor = agent.create_python_executor()
         if executor is None or isinstance(executor, LocalPythonExecutor):
             # others run the source of the tools elsewhere
             tools = agent.tools.items()
-            twin.tools = {name: logged(tool, calls, approve) for name, tool in tools}
-        twin.memory = AgentMemory(twin.system_prompt)
-        twin.memory.steps = list(agent.memory.steps)
+            made.tools = {name: logged(tool, calls, approve) for name, tool in tools}
+        made.memory = AgentMemory(made.system_prompt)
+        made.memory.steps = list(agent.memory.steps)
 
     def interrupt(self) -> None:
         """End the run after its current step."""
@@ -211,9 +213,9 @@ def logged(tool: Tool, calls: Calls, approve: Collection[str]) -> Tool:
         return calls.make(kind, content, make, dumped, loaded, fails=True, report=report)
 
     kind = type(tool)
-    twin = copy.copy(tool)
-    twin.__class__ = type(kind.__name__, (kind,), {"__call__": call})  # `tool()` looks there only
-    return twin
+    made = copy.copy(tool)
+    made.__class__ = type(kind.__name__, (kind,), {"__call__": call})  # `tool()` looks there only
+    return made
 
 
 def _approved(calls: Calls, tool: Tool, args: Any, kwargs: dict[str, Any]) -> bool:

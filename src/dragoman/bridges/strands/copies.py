@@ -31,21 +31,21 @@ def check(agent: Agent) -> None:
 def copied(agent: Agent, snapshot: Snapshot) -> Agent:
     """A copy of an agent, with the messages and the state of a snapshot. It shares what belongs to
     no conversation: model, tools, hooks, middleware."""
-    twin = copy.copy(agent)
+    made = copy.copy(agent)
     manager = copy.copy(agent.conversation_manager)
-    twin.conversation_manager = manager
-    twin.hooks = CopiedHooks(agent.hooks, {id(agent.conversation_manager): manager})
-    twin.tool_registry = ToolRegistry()
-    twin.tool_registry.registry = dict(agent.tool_registry.registry)
-    twin.tool_registry.dynamic_tools = dict(agent.tool_registry.dynamic_tools)
+    made.conversation_manager = manager
+    made.hooks = CopiedHooks(agent.hooks, {id(agent.conversation_manager): manager})
+    made.tool_registry = ToolRegistry()
+    made.tool_registry.registry = dict(agent.tool_registry.registry)
+    made.tool_registry.dynamic_tools = dict(agent.tool_registry.dynamic_tools)
     for name, tool in agents_in(agent).items():
-        twin.tool_registry.registry[name] = _copied_tool(tool)
-    twin.tool_caller = Agent.ToolCaller(twin)
-    twin.event_loop_metrics = EventLoopMetrics()
-    third_party_internals.detach(twin, agent)
-    twin.load_snapshot(snapshot)
-    quiet(twin)
-    return twin
+        made.tool_registry.registry[name] = _copied_tool(tool)
+    made.tool_caller = Agent.ToolCaller(made)
+    made.event_loop_metrics = EventLoopMetrics()
+    third_party_internals.detach(made, agent)
+    made.load_snapshot(snapshot)
+    quiet(made)
+    return made
 
 
 def quiet(agent: Agent) -> None:
@@ -67,10 +67,10 @@ def remembering(agent: Agent) -> Mapping[str, Agent]:
 
 
 def _copied_tool(tool: Any) -> Any:
-    twin = copy.copy(tool)
+    made = copy.copy(tool)
     agent = copied(tool.agent, tool.agent.take_snapshot(preset="session"))
-    third_party_internals.set_tool_agent(twin, agent)
-    return twin
+    third_party_internals.set_tool_agent(made, agent)
+    return made
 
 
 class CopiedHooks(HookRegistry):

@@ -3,6 +3,7 @@ an `AgentWorkflow` and as a plain workflow."""
 
 # no `from __future__ import annotations`: the framework finds the context of a tool by its class
 import asyncio
+import base64
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -217,3 +218,29 @@ class Journey(Workflow):
 
 
 journey = Journey(timeout=5)
+
+
+class Sent(HumanResponseEvent):
+    """An answer with files."""
+
+    files: list[dict[str, Any]] = []
+
+
+class Album(Workflow):
+    """Asks for a photo."""
+
+    @step
+    async def ask(self, ev: StartEvent) -> InputRequiredEvent:
+        """Ask for it."""
+        return InputRequiredEvent(prefix="Which photo?")
+
+    @step
+    async def keep(self, ev: Sent) -> StopEvent:
+        """Say what it is."""
+        (file,) = ev.files
+        size = len(base64.b64decode(file["base64"]))
+        about = f"{file['name']}, {file['media_type']}, {size} bytes"
+        return StopEvent(result=f"{ev.response}: {about}")
+
+
+album = Album(timeout=5)
