@@ -61,8 +61,8 @@ async def test_answer_in_a_loop(url: str) -> None:
     assert result.text == "ask More? (3)"
 
 
-async def test_begin_now_fetch_tomorrow(url: str) -> None:
-    names = recipe("Begin now")
+async def test_start_now_fetch_later(url: str) -> None:
+    names = recipe("Start now")
     assert await names["fetch"](url, await names["begin"](url, "hello")) == "hello (1)"
 
 
@@ -72,7 +72,7 @@ async def test_save_a_large_answer(url: str, tmp_path: Path) -> None:
 
 
 async def test_the_same_order_runs_once(url: str) -> None:
-    order = recipe("Retry the whole thing")["order"]
+    order = recipe("Repeat a send safely")["order"]
     assert await order(url, "7", "a book") == await order(url, "7", "a book") == "a book (1)"
     with pytest.raises(InvalidParams):
         await order(url, "7", "another book")
