@@ -17,7 +17,7 @@ from benchmarks.load import Broken
 CASES = (
     *("send", "stream", "get", "list", "scale", "idle", "waiting", "start", "stall"),
     *("grpc", "grpc-stream", "older", "client", "engine", "auth", "bell", "cluster", "fanout"),
-    *("steps", "executor"),
+    *("steps", "plan", "executor", "registry"),
 )
 
 

@@ -69,6 +69,7 @@ TARGETS = (
     ),
     Target("idle.sqlite.dragoman.rss_kib_per_stream", 20, at_least=False),
     Target("start.dragoman.first_answer_ms", 300, at_least=False),
+    Target("plan.sqlite.dragoman.cpu_us_per_step", 2000, at_least=False),
     Target("grpc.memory.c32.vs.a2a-sdk", 8),
     Target("grpc-stream100.memory.vs.a2a-sdk", 10),
     Target("grpc-stream1000.memory.vs.a2a-sdk", 10),
@@ -86,6 +87,7 @@ TARGETS = (
     Target("fanout10k.postgres.dragoman.last_ms", 1000, at_least=False),
     Target("steps.sqlite.vs.dbos", 5),
     Target("steps.postgres.vs.dbos", 5),
+    Target("registry10k.sqlite.dragoman.p95_ms", 50, at_least=False),
     Target("auth.warm.dragoman.cpu_us_per_request", 15, at_least=False),
 )
 

@@ -16,8 +16,11 @@ PACKAGES = {
     "dragoman": "Write agents and serve them.",
     "dragoman.client": "Call agents.",
     "dragoman.client.sync": "Call agents from code that does not await.",
+    "dragoman.catalog": "Read and write catalogs of agents.",
+    "dragoman.registry": "Keep a registry of agents, and ask it.",
     "dragoman.security": "Identify callers.",
     "dragoman.prompt_safety": "Show text of other agents to a model.",
+    "dragoman.orchestrator": "Have a team of agents do the work.",
     "dragoman.testing": "Test agents and clients.",
 }
 PAGE = Path(__file__).with_name("reference.md")

@@ -1,17 +1,10 @@
 """An agent of smolagents: `dragoman serve examples.bridges.smolagents_agent:assistant`."""
 
-from typing import Any
+from smolagents import ToolCallingAgent, tool
 
-from smolagents import ChatMessage, Model, ToolCallingAgent, tool
+from examples.bridges.offline_models.smolagents_model import Sunny
 
-
-class Sunny(Model):
-    """Stands for your model, such as `InferenceClientModel()`, so that the example runs offline."""
-
-    def generate(self, messages: list[Any], **_: Any) -> ChatMessage:
-        answer = {"name": "final_answer", "arguments": {"answer": "It is sunny."}}
-        call = {"id": "1", "type": "function", "function": answer}
-        return ChatMessage.from_dict({"role": "assistant", "tool_calls": [call]})
+model = Sunny()  # your model, such as InferenceClientModel()
 
 
 @tool
@@ -24,4 +17,4 @@ def forecast(city: str) -> str:
     return f"sunny in {city}"
 
 
-assistant = ToolCallingAgent([forecast], Sunny(), name="Weather", description="Knows the weather.")
+assistant = ToolCallingAgent([forecast], model, name="Weather", description="Knows the weather.")

@@ -29,6 +29,7 @@ import pytest
 
 from dragoman import App
 from dragoman.cli import _parser
+from dragoman.registry import Registry, RegistryApp
 from dragoman.security.card_keys import CardKey
 from dragoman.server import load_settings, settings, wiring
 from dragoman.webhooks.signature import secret
@@ -109,14 +110,26 @@ def earlier(block: Block) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """Where that agent is served, by another thread."""
-    told: list[str] = []
+def url(served: tuple[str, str]) -> str:
+    """Where that agent is served."""
+    return served[0]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Where that agent is served, by another thread, and a registry that has approved it."""
+    told: list[tuple[str, str]] = []
     ready, done = threading.Event(), threading.Event()
+    app = RegistryApp(f"sqlite:///{tmp_path_factory.mktemp('registry')}/agents.db")
 
     async def serve() -> None:
-        async with serving(App(booking().agent)) as here:
-            told.append(here)
+        async with (
+            serving(App(booking().agent)) as here,
+            serving(App(mounts={"/": app})) as there,
+            Registry(there) as registry,
+        ):
+            await registry.add(here, approve=True, alias="flight-booking")
+            told.append((here, there))
             ready.set()
             await asyncio.to_thread(done.wait)
 
@@ -169,7 +182,10 @@ def test_python_names_what_it_uses(block: Block) -> None:
 
 
 @each("python")
-def test_python_runs(block: Block, here: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_runs(
+    block: Block, here: Path, served: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, registry = served
     monkeypatch.setitem(sys.modules, "booking", booking(block.page.name))
     monkeypatch.syspath_prepend(here)
     for name, text in earlier(block).items():
@@ -179,7 +195,8 @@ def test_python_runs(block: Block, here: Path, url: str, monkeypatch: pytest.Mon
             del sys.modules[name]
     if "pub.pem" in block.text:
         (here / "pub.pem").write_bytes(CardKey.generate().made.as_pem(private=False))
-    code = compiled(block, re.sub(r"https://agent\.example|http://127.0.0.1:8000", url, block.text))
+    text = re.sub(r"https://agent\.example|http://127.0.0.1:8000", url, block.text)
+    code = compiled(block, text.replace("http://127.0.0.1:8900", registry))
     names: dict[str, Any] = {"__name__": "pasted"}
     if code.co_flags & inspect.CO_COROUTINE:
         asyncio.run(eval(code, names))

@@ -13,10 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman import Agent, App, Message, TaskState, Turn
+from dragoman import Agent, App, TaskState, Turn
 from dragoman.client import Client
-from dragoman.demo.agents import travel
-from dragoman.testing import run_handler
+from dragoman.testing import local_client, run_handler
 from examples import (
     asking,
     canceling,
@@ -24,6 +23,7 @@ from examples import (
     handing_over,
     hello,
     mounted,
+    orchestrating,
     remembering,
     resources,
     streaming,
@@ -48,6 +48,15 @@ async def test_asking() -> None:
     assert (first.state, first.text) == (TaskState.INPUT_REQUIRED, "Which size: S, M or L?")
     both = await run_handler(asking.agent, "A shirt please", "M")
     assert both.state is TaskState.COMPLETED
+
+
+async def test_orchestrating() -> None:
+    async with local_client(orchestrating.desk) as client:
+        asked = await client.send("Lunch for four")
+        assert asked.task is not None
+        assert asked.text == "meal: kitchen (in this process) asks:\n> Soup or salad?"
+        made = await client.task(asked.task.id).reply("soup")
+    assert (made.state, made.text) == (TaskState.COMPLETED, "Soup of 8 tomatoes and 4 onions")
 
 
 async def test_durable() -> None:
@@ -158,22 +167,6 @@ def test_the_demo_runs_once() -> None:
     # no commands for agents that have just ended
     assert "The agents have stopped" in done.stdout
     assert "dragoman card http" not in done.stdout
-
-
-async def test_the_travel_agent_takes_a_direct_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent may answer without a task; then there is no state that could be completed."""
-    short = Agent("Flights", description="Answers at once.")
-
-    @short.handler(reply=True)
-    def book(turn: Turn) -> Message | str:
-        """Book without a task."""
-        return f"Booked: {turn.text}"
-
-    async with serving(App(short)) as url:
-        monkeypatch.setenv("DEMO_FLIGHT", url)
-        monkeypatch.setenv("DEMO_HOTEL", url)
-        told = await run_handler(travel, "A trip to Lisbon")
-    assert (told.state, told.text) == (TaskState.COMPLETED, "Booked: A trip to Lisbon")
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,6 @@ NEEDS = {
     "dragoman.bells.postgres": "asyncpg",
     "dragoman.bells.redis": "redis",
     "dragoman.bindings.grpc": "grpc",
-    "dragoman.bridges.langgraph": "langchain_core",
-    "dragoman.bridges.pydantic_ai": "pydantic",
-    "dragoman.bridges.sdk": "a2a",
-    "dragoman.bridges.sdk_values": "a2a",
     "dragoman.cli.served_connection": "uvicorn",
     "dragoman.cli.server": "uvicorn",
     "dragoman.client.grpc": "grpc",
@@ -44,6 +40,24 @@ NEEDS = {
     "dragoman.stores.postgres": "asyncpg",
 }
 """The modules that are only there for an extra, and what they miss without it."""
+
+BRIDGES = {
+    f"dragoman.bridges.{name}": missing
+    for name, missing in {
+        "adk": "google",
+        "agno": "agno",
+        "crewai": "crewai",
+        "langgraph": "langchain_core",
+        "llamaindex": "workflows",
+        "microsoft": "agent_framework",
+        "openai_agents": "agents",
+        "pydantic_ai": "pydantic",
+        "sdk": "a2a",
+        "smolagents": "PIL",
+        "strands": "strands",
+    }.items()
+}
+"""The bridges, and what each misses without its framework."""
 
 
 @dataclass
@@ -185,7 +199,9 @@ print(json.dumps([dragoman.__file__, missing]))
 """
     file, missing = json.loads(alone(installed, code))
     assert file == str(installed / "dragoman" / "__init__.py")
+    frameworks = {name: missing.pop(name) for name in list(missing) if name in BRIDGES}
     assert missing == NEEDS
+    assert frameworks == BRIDGES
 
 
 def test_it_works_without_any_extra(installed: Path) -> None:

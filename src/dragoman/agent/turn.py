@@ -55,7 +55,15 @@ from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
     from dragoman.agent.durable_sends import DurableSends
-    from dragoman.client import Client, Options, Result, Stream, TaskHandle, Transport
+    from dragoman.client import (
+        AgentReference,
+        Client,
+        Options,
+        Result,
+        Stream,
+        TaskHandle,
+        Transport,
+    )
 
 T = TypeVar("T")
 W = TypeVar("W", bound=WireStruct)
@@ -235,7 +243,7 @@ class Turn(Output):
 
     def connect(
         self,
-        target: str | AgentCard = "",
+        target: str | AgentCard | AgentReference = "",
         *,
         app: Any = None,
         transport: Transport | None = None,
@@ -261,7 +269,8 @@ class Turn(Output):
 
         where = address(target) if isinstance(target, str) and target else ""
         given = dict(run.connection(where)) if run and where else {}
-        app, transport = app or given.pop("app", None), transport or given.pop("transport", None)
+        usual, usual_transport = given.pop("app", None), given.pop("transport", None)
+        app, transport = app or usual, transport or usual_transport
         options = {**given, **options}  # type: ignore[typeddict-item]
         options.setdefault(
             "delegation",

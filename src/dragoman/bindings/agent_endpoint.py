@@ -4,25 +4,21 @@ writes the card."""
 from __future__ import annotations
 
 import hashlib
-import inspect
-import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec.structs import replace
 
+from dragoman.bindings.authentication import Authentication, outcome
 from dragoman.bindings.card_interfaces import GRPC, JSONRPC, REST, Listed, listed
 from dragoman.bindings.card_signing import EXAMPLE, CardSigner
-from dragoman.bindings.http_request import HTTPRequest, RequestInfo, named
+from dragoman.bindings.http_request import HTTPRequest, RequestInfo
 from dragoman.bindings.instrumentation import Instrumentation, Run
-from dragoman.bindings.repeated_headers import SINGLE
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams, current
-from dragoman.bindings.trusted_hosts import TrustedHosts
 from dragoman.dialects import versions
-from dragoman.model.caller import Call, Caller, Request, fault, long
+from dragoman.model.caller import Call, Caller
 from dragoman.model.errors import (
     A2AError,
     Forbidden,
@@ -46,17 +42,11 @@ from dragoman.model.types import (
     WireStruct,
 )
 from dragoman.security.card_keys import CardKey
-from dragoman.security.limits import Limits
 from dragoman.server.service import Service
 from dragoman.server.settings import Settings
-from dragoman.telemetry.logs import SHOWN, audit
 from dragoman.telemetry.metrics import Metrics
 from dragoman.telemetry.otel import Spans
 
-if TYPE_CHECKING:
-    from dragoman.security.schemes import Authenticator
-
-Identify = Callable[[Request], Caller | Awaitable[Caller]]
 Writing = Callable[[AgentCard, Sequence[CardKey], str], bytes]
 """Encodes a card, signed with these keys; the URL is that of the public key set."""
 
@@ -73,9 +63,6 @@ AUDITED = frozenset(("cancel", "create_webhook", "delete_webhook", "extended_car
 """Operations that the audit log always records. Of other operations it records refusals, and
 requests for tasks that do not exist or belong to another caller."""
 CARDS = 64
-METADATA = "/.well-known/oauth-protected-resource"
-"""The path of the protected resource metadata, which the path of the agent follows."""
-_PREFIX = re.compile(r"(?:/[\w.~!$&'()*+,;=:@%-]+)*", re.ASCII)
 LONGEST_KEY = 256
 LONGEST_TASK = 128
 """The maximum number of characters of a task id in an audit line."""
@@ -90,26 +77,22 @@ class Endpoint:
         settings: Settings,
         streams: Streams,
         bodies: BodyReader,
-        *,
-        identify: Identify | None = None,
-        authenticator: Authenticator | None = None,
-        limits: Limits | None = None,
-        hosts: TrustedHosts,
-        prefix: str = "",
+        access: Authentication,
     ) -> None:
         self.service = service
         self.settings = settings
         self.streams = streams
         self.bodies = bodies
-        self.identify = identify
-        self.authenticator = authenticator
-        self.hosts = hosts
-        self.single = (
-            SINGLE | {name.encode() for name in authenticator.headers} if authenticator else SINGLE
-        )
-        """The headers that must not be repeated."""
-        self.prefix = prefix
+        self.access = access
+        self.identify = access.identify
+        self.authenticator = access.authenticator
+        self.hosts = access.hosts
+        self.limits = access.limits
+        self.prefix = access.prefix
         """The agent's path below the application, if several agents share it."""
+        self.caller = access.caller
+        self.known = access.known
+        self.url = access.url
         self.grpc = 0
         """The gRPC port while it is open, else 0."""
         self._listed = listed(settings.bindings)
@@ -119,10 +102,9 @@ class Endpoint:
         self.moved = bool(paths)
         """Whether the settings give a binding another path; see `path`."""
         self.signer = CardSigner((), settings)
-        self.limits = limits
         self._run: Run = self._audited if settings.audit else self._operate
         self._observer: Instrumentation | None = None
-        self._open = identify is None and limits is None and not service.required
+        self._open = self.identify is None and self.limits is None and not service.required
         self._cards: dict[tuple[str, Writing], tuple[bytes, bytes]] = {}
 
     def observe(self, metrics: Metrics | None, spans: Spans | None) -> None:
@@ -138,12 +120,12 @@ class Endpoint:
         if self._observer is not None:
             self._observer.refused(error, incoming)
         if isinstance(error, AuditedTaskNotFound):
-            self._note(error.event, incoming, error.reason, error.caller, **error.about)
+            self.access.note(error.event, incoming, error.reason, error.caller, **error.about)
 
     def note_refusal(self, event: str, incoming: RequestInfo, error: A2AError) -> None:
         """Write to the audit log a request that was refused before its caller was known."""
         if self.settings.audit:
-            self._note(event, incoming, error.reason)
+            self.access.note(event, incoming, error.reason)
 
     async def sign(self, keys: Sequence[CardKey]) -> None:
         """Sign the card with these keys from now on. Raises ValueError if they cannot sign it."""
@@ -155,41 +137,6 @@ class Endpoint:
     def plain(self, incoming: RequestInfo) -> bool:
         """Whether the call equals every other anonymous call of its version."""
         return self._open and PARTICULARS.isdisjoint(incoming.headers)
-
-    async def caller(self, incoming: RequestInfo) -> Caller:
-        """Authenticate the caller and apply its rate limits. The pipeline does this before it
-        reads the body."""
-        try:
-            if self.limits is not None:
-                self.limits.knock(incoming.peer, incoming.every(b"x-forwarded-for"))
-            caller = await self._identified(incoming)
-            if self.limits is not None and caller.identity:
-                self.limits.enter(caller)
-        except Exception as error:
-            self._challenge(error, incoming)
-            if self.settings.audit:
-                self._note("identify", incoming, _outcome(error))
-            raise
-        if incoming.line is not None:
-            incoming.line.caller = caller
-        return caller
-
-    async def _identified(self, incoming: RequestInfo) -> Caller:
-        if self.identify is None:
-            return ANONYMOUS["1.0"].caller
-        request = incoming.request()
-        if "dpop" in request.headers and self.known(incoming):
-            request = replace(request, url=incoming.called(self._base(incoming)))
-        SHOWN.set((request.headers, request.query))
-        found = self.identify(request)
-        caller = await found if inspect.isawaitable(found) else found
-        for name in ("identity", "realm", "tenant"):
-            if why := fault(getattr(caller, name)):
-                raise Unauthenticated(f"The {name} of the caller {why}")
-        if why := long(caller.tenant):
-            raise Unauthenticated(f"The tenant of the caller {why}")
-        # It is stored with the message, so it must survive encoding and decoding.
-        return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 
     def call(self, incoming: RequestInfo, caller: Caller, version: str) -> Call:
         """Build the call from the caller and the headers. Raises A2AError if a header is wrong or
@@ -215,7 +162,7 @@ class Endpoint:
         try:
             current(call.caller.expires)
         except Unauthenticated as error:
-            self._challenge(error, incoming)
+            self.access.challenge(error, incoming)
             raise
         self.streams.check(call.caller.owner)
 
@@ -232,17 +179,8 @@ class Endpoint:
         try:
             return await answer
         except Forbidden as error:
-            self._challenge(error, incoming)
+            self.access.challenge(error, incoming)
             raise
-
-    def _challenge(self, error: Exception, incoming: RequestInfo) -> None:
-        if self.authenticator is None or not isinstance(error, Unauthenticated | Forbidden):
-            return
-        # a gRPC request does not name the server's HTTP address
-        known = self.settings.url or (isinstance(incoming, HTTPRequest) and self.known(incoming))
-        where = f"{self._base(incoming)}{METADATA}{self.prefix}" if known else ""
-        if challenge := self.authenticator.challenge(error, where):
-            error.headers["www-authenticate"] = challenge
 
     def _operate(
         self, operation: Operation, request: WireStruct, call: Call, incoming: RequestInfo
@@ -259,7 +197,7 @@ class Endpoint:
         # the signature is over the 1.0 form, which older callers do not get
         if call.caller.version != "1.0":
             return card
-        self._check_host(incoming)
+        self.check_host(incoming)
         return await self.signer.signed(card, self.url(incoming))
 
     async def _audited(
@@ -281,33 +219,12 @@ class Endpoint:
             recorded = False
             raise AuditedTaskNotFound(error, event, call.caller, about) from error
         except Exception as error:
-            result = _outcome(error)
+            result = outcome(error)
             recorded = recorded or isinstance(error, Unauthenticated | Forbidden)
             raise
         finally:
             if recorded:
-                self._note(event, incoming, result, call.caller, **about)
-
-    def _note(
-        self,
-        event: str,
-        incoming: RequestInfo,
-        result: str,
-        caller: Caller | None = None,
-        **about: str,
-    ) -> None:
-        caller = caller or ANONYMOUS["1.0"].caller
-        audit(
-            event,
-            result=result,
-            agent=self.service.agent.key,
-            who=caller.identity,
-            realm=caller.realm,
-            tenant=caller.tenant,
-            client=origin(incoming, self.limits),
-            path=incoming.request().path,
-            **about,
-        )
+                self.access.note(event, incoming, result, call.caller, **about)
 
     def card(self, incoming: RequestInfo) -> AgentCard:
         """Return the public card with the address that the caller used."""
@@ -352,7 +269,7 @@ class Endpoint:
     async def card_bytes(self, incoming: RequestInfo, form: Writing) -> tuple[bytes, bytes]:
         """Return the public card encoded in this form, and its ETag. Raises Misdirected if the card
         is signed, but not for the host that the request names."""
-        self._check_host(incoming)
+        self.check_host(incoming)
         url, signer = self.url(incoming), self.signer
         key = f"{self.grpc} {url}", form
         known = self._cards.get(key)
@@ -370,47 +287,16 @@ class Endpoint:
             self._cards[key] = known
         return known
 
-    def _check_host(self, incoming: RequestInfo) -> None:
+    def check_host(self, incoming: RequestInfo) -> None:
         """Raise Misdirected if the card is signed and the request names a host that is not this
         server's."""
         if not self.signer.keys or not isinstance(incoming, HTTPRequest):
             return  # a gRPC request names no host
-        if not self.hosts.signs(urlsplit(self._reached(incoming)).hostname or ""):
+        if not self.hosts.signs(urlsplit(self.access.reached(incoming)).hostname or ""):
             raise Misdirected(
                 "The card is signed, and not for this host; the server's `url` or `trusted_hosts`"
                 " says for which"
             )
-
-    def known(self, incoming: RequestInfo) -> bool:
-        """Whether the address that the request names is known to be this server's. The server
-        never puts another address into token metadata, nor compares a DPoP proof with it."""
-        return self.hosts.own(incoming) if isinstance(incoming, HTTPRequest) else True
-
-    def url(self, incoming: RequestInfo) -> str:
-        """Return the agent's URL: from the setting `url`, else as the request names it."""
-        return self._base(incoming) + self.prefix
-
-    def _base(self, incoming: RequestInfo) -> str:
-        """Return the application's URL."""
-        return self.settings.url.rstrip("/") or self._reached(incoming)
-
-    def _reached(self, incoming: RequestInfo) -> str:
-        """Return the application's URL as the request and trusted proxies name it."""
-        scheme, host, root = incoming.base
-        if self.settings.trust_forwarded:
-            forwarded = _first(incoming.header(b"x-forwarded-proto")).lower()
-            scheme = forwarded if forwarded in ("http", "https") else scheme
-            host = named(_first(incoming.header(b"x-forwarded-host"))) or host
-            prefix = _first(incoming.header(b"x-forwarded-prefix")).rstrip("/")
-            root = prefix + root if _PREFIX.fullmatch(prefix) else root
-        return f"{scheme}://{host}{root}"
-
-
-def origin(incoming: RequestInfo, limits: Limits | None) -> str:
-    """Return the address of the client behind the trusted proxies."""
-    if limits is None:
-        return incoming.peer
-    return limits.proxies.origin(incoming.peer, incoming.every(b"x-forwarded-for"))
 
 
 class AuditedTaskNotFound(TaskNotFound):
@@ -426,10 +312,6 @@ class AuditedTaskNotFound(TaskNotFound):
             headers=error.headers,
         )
         self.event, self.caller, self.about = event, caller, about
-
-
-def _outcome(error: Exception) -> str:
-    return error.reason if isinstance(error, A2AError) else type(error).__name__
 
 
 def _about(request: WireStruct) -> dict[str, str]:
@@ -466,7 +348,3 @@ def _site(url: str) -> str:
         return f"{parts.scheme}://{parts.hostname}"
     except ValueError:
         return "?"
-
-
-def _first(text: str) -> str:
-    return text.partition(",")[0].strip()

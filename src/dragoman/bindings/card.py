@@ -11,6 +11,7 @@ from dragoman.bindings.agent_endpoint import Endpoint, Writing
 from dragoman.bindings.card_signing import JWKS
 from dragoman.bindings.http import fail
 from dragoman.bindings.http_request import JSON, Gone, HTTPRequest
+from dragoman.catalog import PATHS as CATALOGS
 from dragoman.dialects import versions
 from dragoman.dialects.v0_3.card import merged, old
 from dragoman.dialects.v1_0 import encode
@@ -27,11 +28,12 @@ from dragoman.model.protocol import HTTP_JSON
 from dragoman.model.types import AgentCard, GetExtendedAgentCardRequest
 from dragoman.security.card_keys import CardKey
 from dragoman.security.card_signatures import signatures, signed
+from dragoman.security.catalog_signatures import DID_PATH
 from dragoman.server.settings import Settings
 from dragoman.telemetry.logs import logger
 
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-PUBLIC = (*PATHS, JWKS)
+PUBLIC = (*PATHS, JWKS, *CATALOGS, DID_PATH)
 """The paths that web pages of any origin may read."""
 SET = b"application/jwk-set+json"
 EXTENDED = "/agent/authenticatedExtendedCard"
@@ -64,7 +66,7 @@ FORMS[""] = _everybody
 async def serve(endpoint: Endpoint, incoming: HTTPRequest) -> None:
     """Answer with the card, or with 304 if the client's copy is current."""
     try:
-        _only_read(incoming)
+        only_read(incoming)
         version = _version(incoming)
         if not version and "0.3" not in endpoint.settings.versions:
             version = "1.0"  # the card lists no interface of 0.3
@@ -75,7 +77,7 @@ async def serve(endpoint: Endpoint, incoming: HTTPRequest) -> None:
             endpoint.note_refusal("host", incoming, error)
         return await fail(incoming, error)
     depends = vary(endpoint.settings, b"A2A-Version")
-    return await _show(endpoint, incoming, body, tag, JSON, *depends)
+    return await show(endpoint, incoming, body, tag, JSON, *depends)
 
 
 def vary(settings: Settings, *names: bytes) -> list[tuple[bytes, bytes]]:
@@ -94,13 +96,13 @@ async def keys(endpoint: Endpoint, incoming: HTTPRequest) -> None:
     try:
         if not signer.set:
             raise MethodNotFound("The card is not signed: there are no keys")
-        _only_read(incoming)
+        only_read(incoming)
     except A2AError as error:
         return await fail(incoming, error)
-    return await _show(endpoint, incoming, signer.set, signer.tag, SET)
+    return await show(endpoint, incoming, signer.set, signer.tag, SET)
 
 
-async def _show(
+async def show(
     endpoint: Endpoint,
     incoming: HTTPRequest,
     body: bytes,
@@ -123,7 +125,7 @@ async def _show(
 async def extended(endpoint: Endpoint, incoming: HTTPRequest) -> None:
     """Answer with the extended card, at the path of 0.2."""
     try:
-        _only_read(incoming)
+        only_read(incoming)
         operation = BY_CALL["extended_card"]
         if incoming.line is not None:
             incoming.line.begins(endpoint.service.agent.key, operation.name, HTTP_JSON.label)
@@ -143,9 +145,11 @@ async def extended(endpoint: Endpoint, incoming: HTTPRequest) -> None:
     return await incoming.respond(200, body, JSON, [(b"cache-control", b"private, no-cache")])
 
 
-def _only_read(incoming: HTTPRequest) -> None:
+def only_read(incoming: HTTPRequest) -> None:
+    """Raise MethodNotAllowed if the request would do more than read."""
     if incoming.method not in ("GET", "HEAD"):
-        raise MethodNotAllowed("The card requires GET or HEAD", headers={"allow": "GET, HEAD"})
+        what = "The catalog" if incoming.path.endswith(CATALOGS) else "The card"
+        raise MethodNotAllowed(f"{what} requires GET or HEAD", headers={"allow": "GET, HEAD"})
 
 
 def _version(incoming: HTTPRequest) -> str:

@@ -18,7 +18,8 @@ from grpc_reflection.v1alpha import reflection
 
 from dragoman.bindings import pipeline
 from dragoman.bindings.access_log import GONE, AccessLine
-from dragoman.bindings.agent_endpoint import Endpoint, origin
+from dragoman.bindings.agent_endpoint import Endpoint
+from dragoman.bindings.authentication import origin
 from dragoman.bindings.card_interfaces import grpc_address
 from dragoman.bindings.http_request import extensions_of
 from dragoman.bindings.pipeline import Decoded
@@ -248,7 +249,7 @@ class GrpcRequestInfo:
         pairs = self.context.invocation_metadata() or ()
         if len(self.headers) < len(pairs):
             try:
-                check_single((name.encode() for name, _ in pairs), endpoint.single)
+                check_single((name.encode() for name, _ in pairs), endpoint.access.single)
             except AmbiguousRequest as error:
                 endpoint.note_refusal("headers", self, error)
                 raise

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from dragoman.bindings import card, http
-from dragoman.bindings.agent_endpoint import METADATA, origin
+from dragoman.bindings.authentication import METADATA, origin
 from dragoman.bindings.http_request import HTTPRequest
 from dragoman.bindings.repeated_headers import check_single
 from dragoman.bindings.trusted_hosts import TrustedHosts

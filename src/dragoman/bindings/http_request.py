@@ -224,6 +224,11 @@ class HTTPRequest:
         kind = self.headers.get(b"content-type")
         if kind != JSON:
             self._check_type(kind or b"")
+        return await self.content(json=True)
+
+    async def content(self, *, json: bool = False) -> bytes:
+        """Read the whole body, of any type, within the limits on size and time, and for JSON also
+        on elements and depth."""
         settings = self.settings
         if self._declared() > settings.max_body:
             raise _too_large(settings.max_body)
@@ -234,7 +239,7 @@ class HTTPRequest:
             if message.get("more_body") or not 0 < len(found) <= self.bodies.uncounted:
                 rest = self._read(message, settings.max_body, arriving)
                 found = await self.bodies.wait(rest, arriving)
-            if not self.bodies.light(found):
+            if json and not self.bodies.light(found):
                 await self.bodies.admit(found)
         finally:
             if arriving.counted:

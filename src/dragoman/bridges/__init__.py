@@ -83,7 +83,10 @@ def adopt(found: Any, name: str, module: Any) -> Agent | None:
     if row.bridge == "sdk":
         from dragoman.bridges import sdk
 
-        cards = [value for value in vars(module).values() if sdk.is_card(value)]
+        # one object may have several names
+        cards = list(
+            {id(each): each for each in vars(module).values() if sdk.is_card(each)}.values()
+        )
         if len(cards) != 1:
             raise ValueError(
                 f"an executor needs its card: the module has {len(cards)} objects of AgentCard, "

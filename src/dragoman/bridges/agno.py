@@ -25,6 +25,7 @@ from pydantic_core import to_json, to_jsonable_python
 
 from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge
+from dragoman.bridges.answers import value_of, words_of
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.state import LIMIT
 from dragoman.bridges.steps import Steps, digest
@@ -73,9 +74,9 @@ class Agno:
 
     async def run(self, run: Run) -> Outcome:
         """Run the agent until it ends or asks."""
-        kept = run.load(_decoded) or Kept()
+        kept, session = run.load(self._loaded) or (Kept(), None)
         steps = Steps(run)
-        agent, db = self._copy(kept.session, steps)
+        agent, db = self._copy(session, steps)
         about: dict[str, Any] = {
             "session_id": run.session,
             "user_id": agent.user_id or _caller(run),
@@ -96,16 +97,16 @@ class Agno:
             text, media = _input(run.parts)
             stream = agent.arun(text, run_id=steps.key, **media, **about)
         output = await self._stream(run, stream)
-        session = None if db is None else _json(db.get_session(run.session, deserialize=False))
+        latest = None if db is None else _json(db.get_session(run.session, deserialize=False))
         if output.is_paused:
-            state = _fitting(run, session, output.run_id)
+            state = _fitting(run, latest, output.run_id)
             return Outcome(state=state, questions=tuple(_questions(output.active_requirements)))
         for part in _files(output):
             await run.file(part)
         structured = output.content is not None and not isinstance(output.content, str)
         used = output.metrics
         return Outcome(
-            state=_fitting(run, session),
+            state=_fitting(run, latest),
             result=_json(output.content) if structured else None,
             usage={
                 name: count
@@ -114,15 +115,26 @@ class Agno:
             },
         )
 
-    def _copy(self, session: dict[str, Any] | None, steps: Steps) -> tuple[Any, InMemoryDb | None]:
+    def _loaded(self, data: bytes) -> tuple[Kept, AgentSession | TeamSession | None]:
+        """What an agent needs to go on; raises an error if Agno cannot read it."""
+        kept = _decoded(data)
+        if kept.session is None:
+            return kept, None
+        session = (TeamSession if self._prefix else AgentSession).from_dict(kept.session)
+        if session is None:
+            raise ValueError("it is no session")
+        return kept, session
+
+    def _copy(
+        self, session: AgentSession | TeamSession | None, steps: Steps
+    ) -> tuple[Any, InMemoryDb | None]:
         """The agent for one run, and the database that has the conversation, if it is ours."""
         if self._own:
             agent, db = self._agent.deep_copy(), None
         else:
             db = InMemoryDb()
             if session is not None:
-                kind = TeamSession if isinstance(self._agent, Team) else AgentSession
-                db.upsert_session(kind.from_dict(session))
+                db.upsert_session(session)
             update: dict[str, Any] = {"db": db}
             if self._agent.db is None:  # it says nothing about history
                 update |= {"add_history_to_context": True, "num_history_runs": EVERY}
@@ -266,13 +278,12 @@ def _resolve(requirements: Sequence[Any], answers: Sequence[Answer]) -> None:
             }
             needed.provide_user_input(values)
         elif needed.needs_external_execution and answer is not None:
-            text = answer.text if answer.data is None else json.dumps(answer.data)
-            needed.set_external_execution_result(text)
+            needed.set_external_execution_result(words_of(answer))
 
 
 def _typed(field: Any, answer: Answer) -> Any:
     """The value of a field, of its type if the words can be read as one."""
-    value = answer.text if answer.data is None else answer.data
+    value = value_of(answer)
     if isinstance(value, dict) and field.name in value:
         value = value[field.name]
     try:
@@ -286,7 +297,7 @@ def _chosen(asked: Any, answer: Answer) -> list[str]:
     words = answer.data if isinstance(answer.data, list) else re.split(r"[,;\n]", answer.text)
     said = {str(word).strip().lower() for word in words}
     found = [option.label for option in asked.options or () if option.label.lower() in said]
-    return found or [answer.text]
+    return found or [words_of(answer)]
 
 
 def _logged(model: Model, steps: Steps) -> Model:

@@ -20,7 +20,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from dragoman import Agent, Message, Part, Turn, UserError
-from dragoman.bridges.state import Files, Saved, version
+from dragoman.bridges.state import Files, Saved, change, changed, version
 
 T = TypeVar("T")
 Progress: TypeAlias = Literal["none", "tools", "all"]
@@ -29,7 +29,7 @@ Approvals: TypeAlias = Literal["grant", "text"]
 YES = frozenset(
     ("yes", "y", "ok", "okay", "sure", "approve", "approved", "accept", "allow", "go ahead")
 )
-EARLIER = 20
+EARLIER = 100
 """Files of so many earlier tasks of the conversation are known to its state."""
 USAGE = "urn:dragoman:usage:v1"
 """The key of the metadata of the final status: what the run has cost."""
@@ -88,8 +88,14 @@ class Answer(Struct, frozen=True):
     """The question was one of approval."""
 
     @property
+    def files(self) -> tuple[Part, ...]:
+        """The files of the answer."""
+        return tuple(part for part in self.parts if part.raw is not None or part.url is not None)
+
+    @property
     def said(self) -> Any:
-        """The answer as a framework takes it: whether it is approved, data, or words."""
+        """The answer as a framework takes it, without its files: whether it is approved, data, or
+        words."""
         if self.decides:
             return self.approved
         return self.text if self.data is None else self.data
@@ -105,6 +111,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     result: Any = None
     """A structured result, as JSON."""
     usage: dict[str, Any] = {}
+    """What this run has cost. With questions, it is added to that of the next run."""
 
 
 class Framework(Protocol):
@@ -115,7 +122,7 @@ class Framework(Protocol):
     name: str
     description: str
     output: Any
-    """The type of structured results; None if they are text."""
+    """The type of structured results, whose schema is on the card; None if they are text."""
     logs_steps: bool
     """It logs its own steps, such as calls of a model. Otherwise, a run up to its end or its
     questions is one step."""
@@ -130,6 +137,7 @@ class Run:
     def __init__(
         self,
         turn: Turn,
+        agent: str,
         package: str,
         progress: Progress,
         files: Files | None = None,
@@ -139,6 +147,7 @@ class Run:
         self.turn = turn
         self.answers = tuple(answers)
         """The answers to the questions of the run before; empty if this one is the first."""
+        self._agent = agent
         self._package = package
         self._progress = progress
         self._saved = saved
@@ -159,7 +168,7 @@ class Run:
         """A name for this conversation that no other one has: of this agent, tenant, caller and
         context."""
         caller = self.turn.caller
-        names = (self._package, caller.tenant, caller.qualified, self.turn.context_id)
+        names = (self._agent, caller.tenant, caller.qualified, self.turn.context_id)
         return hashlib.sha256(json.dumps(names).encode()).hexdigest()[:32]
 
     def load(self, decode: Callable[[bytes], T]) -> T | None:
@@ -210,7 +219,7 @@ class Run:
             await self.turn.emit(self.turn.working(text))
 
     async def detail(self, text: str) -> None:
-        """Something that only those want to know who asked for all."""
+        """Something that is reported only with `progress="all"`."""
         if self._progress == "all":
             await self.turn.emit(self.turn.working(text[:2000]))
 
@@ -245,14 +254,20 @@ def serve(framework: Framework, **options: Unpack[BridgeOptions]) -> Agent:
         raise ValueError("approvals must be grant or text; progress must be none, tools or all")
 
     async def converse(turn: Turn) -> Any:
-        outcome = await _converse(framework, turn, progress, approvals)
-        if outcome.result is not None:
-            await turn.emit(turn.artifact(outcome.result, name="result"))
+        outcome = await _converse(framework, agent.key, turn, progress, approvals)
+        result = outcome.result
+        if result is not None:
+            if described and not isinstance(result, dict):
+                result = {"result": result}  # as the card says it
+            await turn.emit(turn.artifact(result, name="result"))
         if outcome.usage:
             await turn.emit(turn.complete(metadata={USAGE: outcome.usage}))
 
     converse.__name__ = _slug(name).replace("-", "_")
     converse.__doc__ = description
+    described = framework.output is not None
+    if described:
+        converse.__annotations__["return"] = framework.output  # the card has its schema
     agent.skill(
         tags=tuple(options.get("tags", ())) or (framework.package,),
         examples=options.get("examples", ()),
@@ -268,7 +283,7 @@ def _slug(name: str) -> str:
 
 
 async def _converse(
-    framework: Framework, turn: Turn, progress: Progress, approvals: Approvals
+    framework: Framework, agent: str, turn: Turn, progress: Progress, approvals: Approvals
 ) -> Outcome:
     package = framework.package
     kept = await turn.context_saved()
@@ -277,26 +292,39 @@ async def _converse(
     if saved is not None and files.missing(saved.state):
         for task in await turn.context_tasks(EARLIER):
             files.add(task.history)
-    run = Run(turn, package, progress, files, saved)
+    run = Run(turn, agent, package, progress, files, saved)
+    used: dict[str, Any] = {}
     while True:
+        before = b"" if saved is None else saved.state
 
-        async def once(run: Run = run) -> Outcome:
+        async def once(run: Run = run, before: bytes = before) -> Outcome:
             current_run.set(run)
             outcome = await framework.run(run)
-            return replace(outcome, state=files.pack(outcome.state))
+            return replace(outcome, state=change(before, files.pack(outcome.state)))
 
         outcome = await (
             once() if framework.logs_steps else turn.step("run", once, returns=Outcome)
         )
+        outcome = replace(outcome, state=changed(before, outcome.state))
         saved = Saved(package, version(package), outcome.state)
+        used = _added(used, outcome.usage)
         if not outcome.questions:
             break
         answers = [
             await _answer(turn, question, approvals, files) for question in outcome.questions
         ]
-        run = Run(turn, package, progress, files, saved, answers)
+        run = Run(turn, agent, package, progress, files, saved, answers)
     await turn.save_context(msgspec.to_builtins(saved))
-    return outcome
+    return replace(outcome, usage=used)
+
+
+def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The sums of the numbers of both; of anything else, the later one."""
+    return {**one, **other} | {
+        key: one[key] + value
+        for key, value in other.items()
+        if isinstance(value, int | float) and isinstance(one.get(key), int | float)
+    }
 
 
 async def _answer(turn: Turn, question: Question, approvals: Approvals, files: Files) -> Answer:

@@ -42,6 +42,8 @@ WORDS: dict[str, Any] = {
     "additionalProperties": False,
 }
 """The parameters of a skill whose agent says nothing about them."""
+NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""The parts of a schema whose keys are names."""
 
 
 class RemoteAnswer(Struct, frozen=True, kw_only=True):
@@ -50,7 +52,7 @@ class RemoteAnswer(Struct, frozen=True, kw_only=True):
     text: str = ""
     """For the model: without invisible characters, and cut."""
     data: Any = None
-    """The structured result, if there is one."""
+    """The structured result, if there is one: its strings are without invisible characters."""
     files: tuple[Part, ...] = ()
     task: str = ""
     """The id of the remote task; empty if there is none."""
@@ -58,7 +60,7 @@ class RemoteAnswer(Struct, frozen=True, kw_only=True):
     @property
     def content(self) -> str:
         """What a model reads."""
-        return self.text if self.data is None else json.dumps(self.data, ensure_ascii=False)
+        return self.text if self.data is None else _as_json(self.data)
 
 
 class RemoteFailed(Exception):
@@ -68,7 +70,9 @@ class RemoteFailed(Exception):
 class RemoteQuestion(Exception):
     """A remote agent asks before it goes on: answer with `RemoteTool.answer`."""
 
-    def __init__(self, tool: str, text: str, task: str, *, approval: bool) -> None:
+    def __init__(
+        self, tool: str, text: str, task: str, *, approval: bool, message: str = ""
+    ) -> None:
         super().__init__(text)
         self.tool = tool
         self.text = text
@@ -76,6 +80,8 @@ class RemoteQuestion(Exception):
         """The id of the remote task that waits."""
         self.approval = approval
         """It asks for an approval, or for a login: the answer is True or False, or words."""
+        self.message = message
+        """The id of the message that asks."""
 
     @property
     def value(self) -> dict[str, Any]:
@@ -85,6 +91,7 @@ class RemoteQuestion(Exception):
             "tool": self.tool,
             "task": self.task,
             "approval": self.approval,
+            "message": self.message,
         }
 
 
@@ -196,11 +203,16 @@ class RemoteTool:
             data = result.data
             if self._skill.wrapped and isinstance(data, dict):
                 data = data.get("result")
+            data = None if data is None else _safe_data(data)
+            if data is not None and len(_as_json(data)) > ANSWER:
+                text, data = clean(_as_json(data), ANSWER), None
             return RemoteAnswer(text=text, data=data, files=tuple(result.files), task=task)
         state = result.state
         if state is not None and state.interrupted:
             approval = state is TaskState.AUTH_REQUIRED
-            raise RemoteQuestion(self.name, text, task, approval=approval)
+            asking = result.task.status.message if result.task else None
+            message = asking.message_id if asking else ""
+            raise RemoteQuestion(self.name, text, task, approval=approval, message=message)
         name = state.name.lower().replace("_", "-") if state else "unknown"
         raise RemoteFailed(f"{self.name}: the task is {name}: {text}".rstrip(": "))
 
@@ -255,8 +267,13 @@ async def conversation_tool(agent: Remote, **options: Unpack[Options]) -> Remote
 
 
 async def functions(*agents: Remote, **options: Unpack[Options]) -> list[dict[str, Any]]:
-    """The skills of these agents as chat-completion tools have them: `type`, `function` with name,
-    description and parameters, and `call`, a function of the arguments and the id of the call."""
+    """The skills of these agents as chat-completion tools have them: `type`, and `function` with
+    name, description and parameters. Beside them are two functions that return a `RemoteAnswer`:
+
+    - `call(arguments, id, conversation)`, with the id of the call, which is unique in the
+      conversation;
+    - `answer(question, said, id, conversation)`, with the `value` of the `RemoteQuestion` that the
+      call has raised, and with its id."""
     return [
         {
             "type": "function",
@@ -266,6 +283,7 @@ async def functions(*agents: Remote, **options: Unpack[Options]) -> list[dict[st
                 "parameters": tool.parameters,
             },
             "call": _called(tool),
+            "answer": _answered(tool),
         }
         for tool in await tools(*agents, **options)
     ]
@@ -279,13 +297,24 @@ def key(*names: str) -> str:
     return hashlib.sha256(json.dumps([task, *names]).encode()).hexdigest()[:32]
 
 
-def _called(tool: RemoteTool) -> Callable[..., Awaitable[str]]:
-    async def call(arguments: str | Mapping[str, Any], id: str) -> str:
+def _called(tool: RemoteTool) -> Callable[..., Awaitable[RemoteAnswer]]:
+    async def call(arguments: str | Mapping[str, Any], id: str, conversation: str) -> RemoteAnswer:
         given = json.loads(arguments) if isinstance(arguments, str) else arguments
-        return (await tool.call(given, key=id)).content
+        return await tool.call(given, key=key(conversation, id), conversation=conversation)
 
     call.__name__, call.__doc__ = tool.name, tool.description
     return call
+
+
+def _answered(tool: RemoteTool) -> Callable[..., Awaitable[RemoteAnswer]]:
+    async def answer(
+        question: Mapping[str, Any], said: Any, id: str, conversation: str
+    ) -> RemoteAnswer:
+        named = key(conversation, id, question["message"])  # one call may ask several times
+        return await tool.answer(question["task"], said, key=named)
+
+    answer.__name__ = tool.name
+    return answer
 
 
 async def _connected(agent: Remote, options: Options) -> tuple[_Agent, Mapping[str, RemoteSkill]]:
@@ -314,6 +343,10 @@ async def _known(client: Client, key: str, task: str, context: str) -> str:
     return ""
 
 
+def _as_json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False)
+
+
 def _progress(event: TaskStatusUpdateEvent) -> bool:
     return event.status.state is TaskState.WORKING and bool(event.text)
 
@@ -336,15 +369,34 @@ def _parameters(skill: RemoteSkill) -> dict[str, Any]:
     return {**described, "required": required}
 
 
-def _safe(value: Any) -> Any:
-    """A schema whose descriptions are safe to show to a model."""
-    if isinstance(value, Mapping):
-        return {
-            key: clean(item, DESCRIPTION)
-            if key in ("description", "title") and isinstance(item, str)
-            else _safe(item)
-            for key, item in value.items()
-        }
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_safe(item) for item in value]
-    return value
+def _safe(schema: Any) -> Any:
+    """A schema that is safe to show to a model, with all of its strings. What would mean something
+    else when it is made safe, such as the value of an enum, is left out."""
+    if isinstance(schema, str):
+        return clean(schema, DESCRIPTION)
+    if isinstance(schema, Sequence):
+        return [_safe(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found: dict[str, Any] = {}
+    for key, item in schema.items():
+        if clean(key, DESCRIPTION) != key:
+            continue
+        if key in NAMES and isinstance(item, Mapping):
+            found[key] = {name: _safe(each) for name, each in item.items() if _safe(name) == name}
+        elif key == "enum" and isinstance(item, Sequence):
+            found[key] = [each for each in item if _safe(each) == each]
+        elif key not in ("const", "pattern") or _safe(item) == item:
+            found[key] = _safe(item)
+    return found
+
+
+def _safe_data(data: Any) -> Any:
+    """Data that is safe to show to a model."""
+    if isinstance(data, str):
+        return clean(data, ANSWER)
+    if isinstance(data, Mapping):
+        return {clean(key, DESCRIPTION): _safe_data(item) for key, item in data.items()}
+    if isinstance(data, Sequence):
+        return [_safe_data(item) for item in data]
+    return data

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from typing import TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from dragoman import Message
@@ -20,7 +21,18 @@ LIMIT = 180 * 1024
 """The most bytes of a state that is kept. (As text in an entry they are a third more.)"""
 SMALL = 1024
 """A file of fewer bytes stays in the state."""
+BLOCK = 64
+"""As many bytes that are the same are looked for in the state before."""
 _MARK = b"DragomanFile"
+GONE = "(a file of an earlier message that is not kept any more)"
+"""What a model reads instead of a file that is gone."""
+
+
+def is_gone(content: str | bytes) -> bool:
+    """Whether these bytes, or their base64, stand for a file that is gone. A bridge puts `GONE` in
+    its place: a provider of models may refuse what is no image."""
+    data = content.encode() if isinstance(content, str) else content
+    return data.startswith((_MARK, base64.b64decode(_MARK)))
 
 
 class Saved(Struct, frozen=True):
@@ -36,7 +48,7 @@ class Files:
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._places: dict[bytes, bytes] = {}
-        """What stands in a state, by what stands for it."""
+        """The bytes of a file as they are in a state, by the bytes that replace them."""
         self.add(messages)
 
     def add(self, messages: Iterable[Message]) -> None:
@@ -54,7 +66,8 @@ class Files:
         return zlib.compress(state, 1) if state else b""
 
     def unpack(self, data: bytes) -> bytes:
-        """The state that was packed. A file that is not known becomes other bytes of its length."""
+        """The state that was packed. A file that is not known becomes other bytes of its length,
+        see `is_gone`."""
         state = zlib.decompress(data) if data else b""
         if _MARK in state:
             for reference, content in self._places.items():
@@ -80,12 +93,61 @@ class Files:
 
 
 def _places(raw: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """How a file may stand in a state, and as many bytes that stand for it. They are letters and
-    digits, so that they are base64, too."""
+    """The forms in which a state may contain a file: for each, the bytes that replace it, and its
+    own bytes, as many. Those that replace it are letters and digits, so they are valid base64."""
     name = _MARK + hashlib.sha256(raw).hexdigest().encode()
     forms = (raw, base64.b64encode(raw), base64.urlsafe_b64encode(raw))
     for kind, content in zip((b"r", b"b", b"u"), forms, strict=True):
         yield (name + kind).ljust(len(content), b"0"), content
+
+
+def change(old: bytes, new: bytes) -> bytes:
+    """What makes one packed state of another, so that a log has what is new, and not all of it."""
+    parts = list(_parts(_plain(old), _plain(new)))
+    return zlib.compress(msgspec.msgpack.encode(parts), 1) if new else b""
+
+
+def changed(old: bytes, change: bytes) -> bytes:
+    """The packed state that a `change` makes of another."""
+    if not change:
+        return b""
+    before = _plain(old)
+    parts = msgspec.msgpack.decode(zlib.decompress(change), type=list[bytes | tuple[int, int]])
+    found = (p if isinstance(p, bytes) else before[p[0] : p[0] + p[1]] for p in parts)
+    return zlib.compress(b"".join(found), 1)
+
+
+def _plain(packed: bytes) -> bytes:
+    return zlib.decompress(packed) if packed else b""
+
+
+def _parts(old: bytes, new: bytes) -> Iterator[bytes | tuple[int, int]]:
+    """The new bytes as pieces of the old ones (where, and how many), and what is between them."""
+    blocks = {old[n : n + BLOCK]: n for n in range(0, len(old) - BLOCK + 1, BLOCK)}
+    start = here = 0
+    while blocks and here + BLOCK <= len(new):
+        where = blocks.get(new[here : here + BLOCK])
+        if where is None:
+            here += 1
+            continue
+        while here > start and where and new[here - 1] == old[where - 1]:
+            here, where = here - 1, where - 1
+        if here > start:
+            yield new[start:here]
+        size = _common(old[where:], new[here:])
+        yield where, size
+        start = here = here + size
+    if start < len(new):
+        yield new[start:]
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """How many bytes are the same at the beginning."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
 
 
 def version(package: str) -> str:

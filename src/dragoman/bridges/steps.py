@@ -50,34 +50,13 @@ class Steps:
                 dumped = dump(value)
                 return [] if dumped is UNSET else _pieces(json.dumps(dumped))
 
-            pieces = await self._logged(name, make)
+            pieces = await _logged(self._run.turn, name, make)
             if errors:
                 raise errors[0]
             if made:
                 return made[0]
             if pieces:
                 return load(json.loads("".join(pieces)))
-
-    async def _logged(self, name: str, make: Callable[[], Awaitable[list[str]]]) -> list[str]:
-        """A list of texts, of which each has a step. A crash between them makes the list again;
-        then it is empty here, if it is another list than before."""
-        made: list[str] | None = None
-
-        async def piece(number: int) -> tuple[int, str, str]:
-            nonlocal made
-            if made is None:
-                made = await make()
-            return len(made), digest("".join(made)), made[number] if number < len(made) else ""
-
-        step = self._run.turn.step
-        count, whole, text = await step(name, piece, 0, returns=tuple[int, str, str])
-        texts = [text] if count else []
-        for number in range(1, count):
-            _, same, text = await step(
-                f"{name}:{number}", piece, number, returns=tuple[int, str, str]
-            )
-            texts = [*texts, text] if texts and same == whole else []
-        return texts
 
     async def stream(
         self,
@@ -122,22 +101,34 @@ def digest(data: str | bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
+async def _logged(turn: Turn, name: str, make: Callable[[], Awaitable[list[str]]]) -> list[str]:
+    """A list of texts, of which each has a step. A crash between them makes the list again;
+    then it is empty here, if it is another list than before."""
+    made: list[str] | None = None
+
+    async def piece(number: int) -> tuple[int, str, str]:
+        nonlocal made
+        if made is None:
+            made = await make()
+        return len(made), digest("".join(made)), made[number] if number < len(made) else ""
+
+    kind = tuple[int, str, str]
+    count, whole, text = await turn.step(name, piece, 0, returns=kind)
+    texts = [text] if count else []
+    for number in range(1, count):
+        _, same, text = await turn.step(f"{name}:{number}", piece, number, returns=kind)
+        texts = [*texts, text] if texts and same == whole else []
+    return texts
+
+
 async def long_step(turn: Turn, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
     """Return what a call returns, as JSON. The call is made once. A long result, such as an image,
-    takes several steps; only a crash between them makes the call once more."""
-    pieces: list[str] = []
+    takes several steps; a crash between them makes the call again. Calls at the same time need
+    names of their own."""
 
-    async def first() -> tuple[int, str]:
-        text = json.dumps(await call())
-        pieces[:] = [text[n : n + PIECE] for n in range(0, len(text), PIECE)]
-        return len(pieces), pieces[0]
+    async def make() -> list[str]:
+        return _pieces(json.dumps(await call()))
 
-    async def later(number: int) -> str:
-        if not pieces:
-            await first()
-        return pieces[number]
-
-    count, text = await turn.step(name, first, returns=tuple[int, str])
-    for number in range(1, count):
-        text += await turn.step(f"{name}:{number}", later, number)
-    return json.loads(text)
+    while True:
+        if pieces := await _logged(turn, name, make):
+            return json.loads("".join(pieces))

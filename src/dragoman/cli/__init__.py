@@ -131,6 +131,20 @@ def _parser() -> argparse.ArgumentParser:
         "an agent of another framework; several agents are allowed, but only one App",
     )
     serve.add_argument(
+        "--announce",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="announce the agents to this registry after the start, where they wait for approval; "
+        "can be repeated (default: none)",
+    )
+    serve.add_argument(
+        "--announce-token",
+        default="",
+        metavar="TOKEN",
+        help="the bearer token for --announce; @FILE reads it from a file (default: none)",
+    )
+    serve.add_argument(
         "--reload", action="store_true", help="restart when a Python file changes; for development"
     )
     serve.add_argument(
@@ -187,9 +201,17 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--once", action="store_true", help="stop after one round")
     demo.set_defaults(run=_demo)
 
-    from dragoman.cli import agent_commands, completion, db_parser, skill_call, webhook_commands
+    from dragoman.cli import (
+        agent_commands,
+        completion,
+        db_parser,
+        registry_parser,
+        skill_call,
+        webhook_commands,
+    )
 
-    for part in (agent_commands, skill_call, webhook_commands, db_parser, completion):
+    parts = (agent_commands, skill_call, webhook_commands, registry_parser, db_parser, completion)
+    for part in parts:
         part.add(commands)
     return parser
 
@@ -340,4 +362,12 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     if arguments.workers is not None:
         raise UsageError(f"--workers: there is no such option; {load_settings.INSTEAD['workers']}")
-    return serve.run(arguments.agents, _options(arguments), reload=arguments.reload)
+    announced = None
+    if arguments.announce:
+        from dragoman.cli.announcement import Announcement
+
+        if arguments.reload:
+            raise UsageError("--announce: cannot be used with --reload")
+        announced = Announcement.of(arguments.announce, arguments.announce_token)
+    options = _options(arguments)
+    return serve.run(arguments.agents, options, reload=arguments.reload, announced=announced)

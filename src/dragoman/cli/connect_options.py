@@ -214,7 +214,7 @@ def headers(arguments: argparse.Namespace) -> dict[str, str]:
             raise UsageError(f"--header {item!r}: expected NAME: VALUE")
         found[name.strip().lower()] = value.strip()
     if arguments.bearer:
-        found["authorization"] = f"Bearer {_secret(arguments.bearer)}"
+        found["authorization"] = f"Bearer {secret_text(arguments.bearer)}"
     return found
 
 
@@ -223,9 +223,9 @@ def _auth(arguments: argparse.Namespace) -> Auth:
 
     found: list[TokenProvider] = []
     if arguments.api_key:
-        found.append(StaticToken(_secret(arguments.api_key)))
+        found.append(StaticToken(secret_text(arguments.api_key)))
     if arguments.user:
-        user, colon, password = _secret(arguments.user).partition(":")
+        user, colon, password = secret_text(arguments.user).partition(":")
         if not colon:
             raise UsageError("--user: expected NAME:PASSWORD")
         found.append(BasicAuth(user, password))
@@ -233,7 +233,7 @@ def _auth(arguments: argparse.Namespace) -> Auth:
         found.append(
             OAuth(
                 arguments.client_id,
-                _secret(arguments.client_secret),
+                secret_text(arguments.client_secret),
                 issuer=arguments.issuer,
                 resource=arguments.resource,
                 file=state() / TOKENS,
@@ -249,12 +249,12 @@ def _auth(arguments: argparse.Namespace) -> Auth:
 def _hidden(arguments: argparse.Namespace) -> list[str]:
     """Return the secrets in the options, which a trace must mask wherever they appear."""
     given = (arguments.bearer, arguments.api_key, arguments.user, arguments.client_secret)
-    found = [_secret(text) for text in given]
-    password = _secret(arguments.user).partition(":")[2]
+    found = [secret_text(text) for text in given]
+    password = secret_text(arguments.user).partition(":")[2]
     return [*found, password]
 
 
-def _secret(text: str) -> str:
+def secret_text(text: str) -> str:
     """Return an option's value. @FILE reads it from a file, which keeps it out of the process
     list."""
     if not text.startswith("@"):

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +27,9 @@ from dragoman.server.app import App
 from dragoman.server.settings import Settings, SettingsError
 from dragoman.server.wiring import check_serve_only
 from dragoman.telemetry.logs import configure, logger
+
+if TYPE_CHECKING:
+    from dragoman.cli.announcement import Announcement
 
 CHILD = "DRAGOMAN__SERVE"
 OBJECTS = ("store", "bell", "auth")
@@ -46,17 +49,32 @@ SQLite. A write waits several times, and with Python's default of 5 ms these wai
 response time."""
 
 
-def run(names: Sequence[str], options: Options, *, reload: bool) -> int:
+def run(
+    names: Sequence[str],
+    options: Options,
+    *,
+    reload: bool,
+    announced: Announcement | None = None,
+) -> int:
     """Serve until interrupted."""
     uvicorn = _uvicorn()
     hang_up()
     app = build(names, options)
     if not reload:
-        return _host(uvicorn, app)
+        return _host(uvicorn, app, announced)
     listener = _listen(app.settings)
     with suppress(KeyboardInterrupt):
         _reload(uvicorn, names, options, app.settings, listener)
     return 0
+
+
+def serve_app(app: App, options: Options) -> int:
+    """Serve an application with the settings in force until interrupted."""
+    uvicorn = _uvicorn()
+    hang_up()
+    settings = options.in_force()
+    configure(settings.log_level, settings.log_format)
+    return _host(uvicorn, compose([app], options, settings))
 
 
 def start(served: Sequence[Agent | App], given: Mapping[str, Any]) -> None:
@@ -117,7 +135,7 @@ def _listen(settings: Settings) -> socket.socket:
     return bind(settings.host, settings.port)
 
 
-def _host(uvicorn: Any, app: App) -> int:
+def _host(uvicorn: Any, app: App, announced: Announcement | None = None) -> int:
     """Serve the application until interrupted, and return the exit status."""
     from dragoman.cli.server import Server
 
@@ -131,6 +149,7 @@ def _host(uvicorn: Any, app: App) -> int:
         sys.setswitchinterval(SWITCH)
         _return_memory()
         server = Server(_config(uvicorn, app, settings))
+        server.announced = announced
         server.run(sockets=[listener])
         if not server.started:
             return 1
@@ -174,7 +193,7 @@ def compose(
         settings = options.in_force(apps[0].arguments)
         configure(settings.log_level, settings.log_format)
     if settings.store == stores.LOCAL:
-        url = stores.local_url(agent.key for agent in agents)
+        url = stores.local_url(agent.key for agent in agents) if agents else "memory:"
         settings = replace(settings, store=url)
     if settings.port and settings.grpc_port == settings.port:
         raise UsageError(

@@ -13,6 +13,7 @@ import uvicorn
 
 from dragoman.bindings.card_interfaces import grpc_address
 from dragoman.cli import tls
+from dragoman.cli.announcement import Announcement
 from dragoman.cli.connection_limits import ConnectionLimits, accept_pending, files
 from dragoman.cli.serve import hang_up, leave
 from dragoman.cli.served_connection import HTTP, Protocol
@@ -32,6 +33,8 @@ class Server(uvicorn.Server):
 
     limits: ConnectionLimits
     """Counts and limits the open connections."""
+    announced: Announcement | None = None
+    """Where the agents are announced after the start."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start to drain; a second signal stops the process at once. uvicorn's own method would
@@ -99,7 +102,10 @@ class Server(uvicorn.Server):
         self.started = True
         hang_up(self.reload)
         if sockets:
-            announce(app, sockets[0].getsockname()[1])
+            port = sockets[0].getsockname()[1]
+            announce(app, port)
+            if self.announced is not None:
+                self.announced.begin(app, port)
             if self.limits.most < settings.max_connections:
                 logger.info("the limit of open files allows only %d connections", self.limits.most)
 
@@ -128,6 +134,8 @@ class Server(uvicorn.Server):
         """Wait for running turns, then end streams, then close connections."""
         app = self.config.loaded_app
         assert isinstance(app, App)
+        if self.announced is not None:
+            await self.announced.end()
         # clients close their connection after the next response, and use another replica
         self.server_state.default_headers = [
             *self.server_state.default_headers,
@@ -182,12 +190,19 @@ class Server(uvicorn.Server):
         ) or any(isinstance(server, tls.TLSAcceptor) and server.busy for server in self.servers)
 
 
+def address(app: App, port: int) -> str:
+    """The URL of the application: from the setting `url`, else where it listens."""
+    settings = app.settings
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    scheme = "https" if settings.cert else "http"
+    return settings.url.rstrip("/") or f"{scheme}://{host}:{port}"
+
+
 def announce(app: App, port: int) -> None:
     """Log the addresses and the main settings of the server."""
     settings = app.settings
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    scheme = "https" if settings.cert else "http"
-    base = settings.url.rstrip("/") or f"{scheme}://{host}:{port}"
+    base = address(app, port)
     if settings.url:
         logger.info("listening on %s:%d%s", host, port, " (TLS)" if settings.cert else "")
     for endpoint in app.endpoints.values():
@@ -200,12 +215,15 @@ def announce(app: App, port: int) -> None:
                 announced = grpc_address(settings.bindings)
                 note = f", announced as {announced}" if announced else ""
             logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, secured, note)
-    logger.info("tasks are kept in %s", app.store.name)
+    for mount in app.mounts:
+        logger.info("%s at %s%s", type(mount.app).__name__, base, mount.path)
+    if app.agents:
+        logger.info("tasks are kept in %s", app.store.name)
     if settings.serve_only:
         logger.info("it runs no turns: `dragoman worker` with the same store does")
     if not loopback(settings.host):
         warn(app, base)
-    if settings.push:
+    if settings.push and app.agents:
         logger.info(
             "webhooks are enabled; deliveries are %s, their stored secrets are %s",
             "signed" if settings.push_keys else "not signed",
@@ -217,6 +235,14 @@ def announce(app: App, port: int) -> None:
 def warn(app: App, base: str) -> None:
     """Log warnings about a server that other machines can reach without authentication or TLS."""
     settings = app.settings
+    if app.unguarded and not app.agents:
+        logger.warning(
+            "NO AUTHENTICATION: anyone who can connect to %s can call it. Configure callers with "
+            '[[auth]] in dragoman.toml; or listen on 127.0.0.1; or set scheme = "anonymous" to '
+            "confirm that this is intended",
+            base,
+        )
+        return
     if app.unguarded:
         more = ", and make it call webhooks" if settings.push else ""
         logger.warning(
@@ -228,10 +254,7 @@ def warn(app: App, base: str) -> None:
             *(base, more),
         )
         return
-    if all(
-        endpoint.authenticator and endpoint.authenticator.only
-        for endpoint in app.endpoints.values()
-    ):
+    if app.access.authenticator and app.access.authenticator.only:
         return  # clients send no secret
     if not settings.cert and not settings.url.startswith("https:"):
         logger.warning(

@@ -1,6 +1,14 @@
 """The client: find agents by their cards, send them messages, follow their tasks."""
 
 from dragoman.client.address_rules import NotAllowed
+from dragoman.client.approved_card import (
+    AgentReference,
+    ApprovedAgent,
+    CardChanged,
+    FetchedCard,
+    fetch_card,
+    read_card,
+)
 from dragoman.client.client import CallOptions, Client, Options, SendOptions
 from dragoman.client.credentials import (
     AuthRequest,
@@ -32,19 +40,24 @@ from dragoman.client.transport import (
 )
 from dragoman.client.trusted_keys import Origins, TrustedKeys
 from dragoman.client.upload import File
+from dragoman.model.types import OpenIdConnectSecurityScheme, SecurityScheme
 from dragoman.security.card_signatures import Trust, Unverified
 
 __all__ = (
+    "AgentReference",
+    "ApprovedAgent",
     "AuthRequest",
     "BasicAuth",
     "Body",
     "CallOptions",
     "CardCache",
+    "CardChanged",
     "Client",
     "ClientCertificate",
     "CredentialsNotSent",
     "DeadlineExceeded",
     "Delegation",
+    "FetchedCard",
     "File",
     "HTTPTransport",
     "HandedOverTask",
@@ -53,10 +66,12 @@ __all__ = (
     "LoginPrompt",
     "NotAllowed",
     "OAuth",
+    "OpenIdConnectSecurityScheme",
     "Options",
     "Origins",
     "RemoteSkill",
     "Result",
+    "SecurityScheme",
     "SendOptions",
     "SkillNotCompleted",
     "StaticToken",
@@ -72,4 +87,6 @@ __all__ = (
     "Unreachable",
     "Unverified",
     "fetch",
+    "fetch_card",
+    "read_card",
 )

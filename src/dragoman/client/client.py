@@ -20,6 +20,12 @@ from msgspec.structs import replace
 
 from dragoman.client import skills
 from dragoman.client.address_rules import NotAllowed
+from dragoman.client.approved_card import (
+    AgentReference,
+    ApprovedAgent,
+    changed_keys,
+    check_unchanged,
+)
 from dragoman.client.binding import BINDINGS, Binding, Order, minor, supported_bindings
 from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard
 from dragoman.client.deadline import Limit, Progress
@@ -28,7 +34,7 @@ from dragoman.client.discovery import INSTALL, SPOKEN, CardCache, Cards, address
 from dragoman.client.error_advice import explain
 from dragoman.client.inbox import Inbox
 from dragoman.client.limits import DEFAULT, Limits, TooLarge
-from dragoman.client.logged_result import ERRORS, content_of, digest, known_card, once
+from dragoman.client.logged_result import ERRORS, content_of, digest, known_agent, known_card, once
 from dragoman.client.result import Result
 from dragoman.client.retry_pauses import PASSING, Pauses
 from dragoman.client.skills import RemoteSkill
@@ -74,7 +80,7 @@ from dragoman.model.types import (
     TaskStatus,
     WireStruct,
 )
-from dragoman.security.card_signatures import Keys, Verifier
+from dragoman.security.card_signatures import Keys, Trust, Unverified, Verifier
 from dragoman.telemetry import logs, otel
 
 T = TypeVar("T")
@@ -170,7 +176,11 @@ class Client:
     """The card is one that an earlier run of the turn has fetched."""
 
     def __init__(
-        self, target: str | AgentCard, *, transport: Transport, **options: Unpack[Options]
+        self,
+        target: str | AgentCard | AgentReference,
+        *,
+        transport: Transport,
+        **options: Unpack[Options],
     ) -> None:
         for name in options:
             if name not in Options.__annotations__:
@@ -178,7 +188,10 @@ class Client:
         for name in ("trust", "allow", "extensions", "bindings"):
             if isinstance(options.get(name), str):
                 raise TypeError(f"{name}: expected a list of strings, not a string")
-        self._target = target
+        self._reference = target if isinstance(target, AgentReference) else None
+        self._target = "" if isinstance(target, AgentReference) else target
+        self._approved: ApprovedAgent | None = None
+        """What the reference has named, once the client is open."""
         self._guard = Guard(
             transport,
             headers=options.get("headers"),
@@ -215,7 +228,7 @@ class Client:
         self._verifier = None if trusted is None else to_verifier(trusted)
         # An extended card must not be shared, and a cached card may be unsigned or incomplete.
         strict = options.get("strict", False)
-        own = options.get("headers") or self._verifier is not None or strict
+        own = options.get("headers") or self._verifier is not None or strict or self._reference
         card_cache = None if own else options.get("card_cache")
         self._cards = Cards(
             self._guard, card_cache, self._verifier, self._guard.confine, strict=strict
@@ -224,15 +237,15 @@ class Client:
     @classmethod
     def connect(
         cls,
-        target: str | AgentCard = "",
+        target: str | AgentCard | AgentReference = "",
         *,
         app: Any = None,
         transport: Transport | None = None,
         **options: Unpack[Options],
     ) -> Client:
-        """Make a client for the agent at a URL, for a card (its URL, file or object), or for an
-        ASGI application in this process. It does not connect yet. The client closes the transport.
-        """
+        """Make a client for the agent at a URL, for a card (its URL, file or object), for an agent
+        that a registry names, or for an ASGI application in this process. It does not connect yet.
+        The client closes the transport."""
         if app is not None:
             transport = transport or ASGITransport(app)
             target = target or INSIDE
@@ -247,6 +260,8 @@ class Client:
             return self
         self._spans = otel.spans()
         try:
+            if self._reference is not None:
+                await self._resolve(self._reference)
             target = self._target
             if isinstance(target, AgentCard):
                 if self._verifier is not None:
@@ -282,7 +297,7 @@ class Client:
             used = f"{self.interface.protocol_binding} {self.interface.protocol_version}"
             return f"Client({self.card.name!r} at {self.interface.url}, {used})"
         target = self._target if isinstance(self._target, str) else self._target.name
-        return f"Client({target!r}, not open)"
+        return f"Client({target or self._reference!r}, not open)"
 
     if not TYPE_CHECKING:  # a type checker would accept any attribute
 
@@ -300,6 +315,16 @@ class Client:
             await asyncio.shield(asyncio.ensure_future(self._cancel_all()))
         else:
             await self._guard.close()
+
+    async def _resolve(self, reference: AgentReference) -> None:
+        """Find the agent that the reference names. Its card must be signed by an approved key."""
+        if (steps := self._steps) is None:
+            self._approved = approved = await reference.resolve()
+        else:
+            self._approved = approved = await known_agent(steps, reference)
+        self._target = approved.url
+        if approved.keys and self._verifier is None:
+            self._cards.verifier = Trust(list(approved.keys.values()))
 
     async def _first_card(self, target: str) -> AgentCard:
         """The card; that of an earlier run, if the turn on whose behalf this works has one."""
@@ -320,7 +345,7 @@ class Client:
     async def _fetch_card(self, target: str) -> AgentCard:
         async def once() -> AgentCard:
             async with asyncio.timeout(self._timeout):
-                return await self._cards.find(target)
+                return await self._find(target)
 
         async with self._limit() as progress:
             try:
@@ -329,6 +354,18 @@ class Client:
                 if error.args:
                     raise
                 raise progress.late(self._timeout) from error
+
+    async def _find(self, target: str) -> AgentCard:
+        """Fetch the card. If a reference has named the agent, return the approved card, which the
+        agent's own card must not contradict."""
+        if (approved := self._approved) is None:
+            return await self._cards.find(target)
+        try:
+            live = await self._cards.find(target)
+        except Unverified as error:
+            raise changed_keys(approved, error) from None
+        check_unchanged(approved, live)
+        return approved.card
 
     def _choose(self) -> None:
         """Pick the agent's first interface that this client supports, and the extensions to use."""

@@ -114,7 +114,8 @@ class Cards:
     ) -> None:
         self._transport = transport
         self._card_cache = card_cache or CardCache()
-        self._verifier = verifier
+        self.verifier = verifier
+        """Decides whether the signatures of a card are good enough; None accepts any card."""
         self._strict = strict
         """Whether a card must have all required fields."""
         self._confine = confine or (lambda: None)
@@ -182,10 +183,10 @@ class Cards:
     async def _verified(self, received: Signable, where: str, url: str) -> AgentCard | None:
         """Return what the signature covers, from the document as received; None if the card need
         not be signed."""
-        if self._verifier is None:
+        if self.verifier is None:
             return None
         try:
-            found = await self._verifier.verify(received, url=url, fetch=self.keys)
+            found = await self.verifier.verify(received, url=url, fetch=self.keys)
         except Unverified as error:
             raise Unverified(f"{where}: {error}") from None
         if found is None:
@@ -208,7 +209,7 @@ class Cards:
         try:
             return response, await read_all(response, CARD)
         except TooLarge as error:
-            if self._verifier is None:
+            if self.verifier is None:
                 raise TooLarge(f"the card at {url}: {error}", value=CARD) from None
             raise Unverified(f"{url}: {error}") from None
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.client.approved_card import AgentReference, ApprovedAgent
 from dragoman.client.deadline import DeadlineExceeded
 from dragoman.client.delegation import Steps
 from dragoman.client.result import Result
@@ -158,6 +159,41 @@ async def known_card(
     if kept.same in steps.cards:
         return msgspec.json.decode(steps.cards[kept.same], type=AgentCard), True
     return await fetch(), False
+
+
+class LoggedAgent(Struct, frozen=True, omit_defaults=True):
+    """What a reference has named, or why it has named nothing."""
+
+    agent: ApprovedAgent | None = None
+    error: LoggedError | None = None
+
+
+_logged_agent = msgspec.json.Decoder(LoggedAgent).decode
+
+
+async def known_agent(steps: Steps, reference: AgentReference) -> ApprovedAgent:
+    """What a reference names, or has named in an earlier run."""
+    live: list[ApprovedAgent | BaseException] = []
+
+    async def call() -> bytes:
+        try:
+            found = await reference.resolve()
+        except ERRORS as error:
+            live.append(error)
+            return msgspec.json.encode(LoggedAgent(error=LoggedError.of(error)))
+        live.append(found)
+        kept = msgspec.json.encode(LoggedAgent(found))
+        return kept if len(kept) <= steps.largest else b"{}"
+
+    name = digest(repr(reference).encode())[:SHORT]
+    kept = _logged_agent(await steps.once(f"dragoman.agent {name}", call))
+    for found in live:
+        if isinstance(found, BaseException):
+            raise found
+        return found
+    if kept.error is not None:
+        raise kept.error.error()
+    return kept.agent or await reference.resolve()
 
 
 def _card(card: AgentCard, steps: Steps) -> bytes:

@@ -18,7 +18,15 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overl
 from msgspec import UNSET
 
 from dragoman import client as awaited
-from dragoman.client import CallOptions, Options, RemoteSkill, Result, SendOptions, Transport
+from dragoman.client import (
+    AgentReference,
+    CallOptions,
+    Options,
+    RemoteSkill,
+    Result,
+    SendOptions,
+    Transport,
+)
 from dragoman.client.fold import Event
 from dragoman.model.types import AgentCard, AgentInterface, Task
 
@@ -226,7 +234,7 @@ class Client(Face):
     @classmethod
     def connect(
         cls,
-        target: str | AgentCard = "",
+        target: str | AgentCard | AgentReference = "",
         *,
         app: Any = None,
         transport: Transport | None = None,

@@ -122,7 +122,7 @@ class TrustedKeys:
                 f"the keys of {where} are not pinned: over plain http, anyone on the "
                 "network path can replace them; use https, or name the trusted keys"
             )
-        offered = await _offered(document, where, fetch)
+        offered = await offered_keys(document, where, fetch)
         if not offered:
             raise Unverified(
                 f"the keys of {where} cannot be pinned: the signatures of its card name no "
@@ -144,7 +144,7 @@ class TrustedKeys:
         if not heirs:
             return
         try:
-            offered = await _offered(document, where, fetch)
+            offered = await offered_keys(document, where, fetch)
             signed = _signers(document, (offered[name] for name in heirs if name in offered))
         except (Unverified, ConnectionError, TimeoutError) as error:
             logger.warning("%s has a new key, which cannot be fetched yet: %s", where, error)
@@ -158,7 +158,7 @@ class TrustedKeys:
         """The error for a card that no pinned key has signed."""
         new = "nobody" if why.reason == UNSIGNED else "keys that cannot be fetched"
         with suppress(Unverified, ConnectionError, TimeoutError):
-            offered = await _offered(document, where, fetch)
+            offered = await offered_keys(document, where, fetch)
             new = ", ".join(_signers(document, offered.values()))
         book = f"`dragoman card trust --forget {where}` or edit {self.path}"
         return Unverified(
@@ -262,7 +262,7 @@ def to_verifier(given: Verifier | Keys) -> Verifier:
     return given if isinstance(given, Verifier) else Trust(given)
 
 
-async def _offered(document: Document, where: str, fetch: Fetch) -> dict[str, CardKey]:
+async def offered_keys(document: Document, where: str, fetch: Fetch) -> dict[str, CardKey]:
     """Fetch the keys that the signatures name, by thumbprint. Only URLs of the card's own origin
     are fetched. Raises Unverified if a URL has no valid keys."""
     found: dict[str, CardKey] = {}

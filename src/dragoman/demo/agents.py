@@ -1,34 +1,30 @@
-"""Three agents: one books flights, one books hotels, and one plans trips with the two others."""
+"""Three agents. One books flights, one books hotels, and one plans trips with agents that it finds
+in a registry."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from datetime import date
 from typing import Annotated
 
 from msgspec import Meta
 
 from dragoman import Agent, Turn
 from dragoman.model.events import Event
+from dragoman.orchestrator import Member, Orchestrator, Step
+from dragoman.registry import Registry
 
 flight = Agent(
     "Flight Booking Agent", description="Books round-trip flights.", version="1.0.0", key="flight"
 )
 hotel = Agent("Hotel Booking Agent", description="Books hotel rooms.", version="1.0.0", key="hotel")
-travel = Agent(
-    "Travel Agent",
-    description="Plans a trip: asks other agents to book the flight and the hotel.",
-    version="1.0.0",
-    key="travel",
-    retries=1,
-)
-
+REGISTRY = "http://127.0.0.1:8900"
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 CITY = re.compile(r"\bto ([A-Z]\w+)")
+NIGHTS = re.compile(r"\b(\d+) nights?\b")
 
 
 async def reserve(out: str, back: str) -> list[str]:
@@ -78,28 +74,22 @@ async def book_hotel(
     return Room("HT-1138", city, nights, total=90 * nights * guests)
 
 
-@travel.skill(tags=["travel"], examples=["Plan a trip to Lisbon from 2026-08-10 to 2026-08-15"])
-async def plan_trip(turn: Turn) -> Event | None:
-    """Books flight and hotel at once. Passes on the questions of the flight agent."""
-    said = " ".join(message.text for message in turn.history)
-    dates, city = DATE.findall(said), CITY.search(said)
-    flights, hotels = os.environ["DEMO_FLIGHT"], os.environ["DEMO_HOTEL"]
-    # The flight agent's task, if it has asked a question before.
-    begun = (turn.task.metadata or {}).get("flight", "")
-    async with (
-        turn.connect(flights, attempts=20) as flight_agent,
-        turn.connect(hotels, attempts=20) as hotel_agent,
-        asyncio.TaskGroup() as group,
-    ):
-        stream = flight_agent.stream(turn.text, task=begun)
-        booking = group.create_task(turn.relay(stream, by="flight"))
-        if len(dates) >= 2:
-            out, back = (date.fromisoformat(text) for text in dates[:2])
-            stay = {"city": city[1] if city else "town", "nights": (back - out).days}
-            group.create_task(turn.relay(hotel_agent.stream(stay), by="hotel"))
-    booked = booking.result()
-    if booked.task and booked.state and booked.state.interrupted:
-        return turn.ask(booked.text, metadata={"flight": booked.task.id})
-    if not booked.ok:
-        return turn.fail(f"No flight: {booked.text}")
-    return None
+def plan_trip(turn: Turn, members: Mapping[str, Member]) -> list[Step]:
+    """Books flight and hotel at once. A model could plan this, too: `Orchestrator(…, model=…)`."""
+    city, nights = CITY.search(turn.text), NIGHTS.search(turn.text)
+    stay = {"city": city[1] if city else "town", "nights": int(nights[1]) if nights else 1}
+    return [
+        Step("flight", skill="book_flight", input=turn.text),
+        Step("hotel", skill="book_hotel", input=stay),
+    ]
+
+
+travel = Orchestrator(
+    "Travel Agent",
+    description="Plans a trip: has other agents book the flight and the hotel.",
+    key="travel",
+    agents=[Registry(os.environ.get("DEMO_REGISTRY", REGISTRY)).query(tags=["travel"])],
+    plan=plan_trip,
+    tags=["travel"],
+    examples=["Plan a trip to Lisbon for 5 nights"],
+)

@@ -1,4 +1,4 @@
-"""Starts the agents on three ports, plans a trip with them, kills one, and shows what happens."""
+"""Starts a registry and three agents, plans a trip with them, kills one, and shows what happens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from dragoman.cli.colors import BLUE, BOLD, CYAN, GREEN, RED, YELLOW, paint
@@ -22,6 +22,7 @@ from dragoman.model.errors import InvalidParams
 from dragoman.model.types import Message, Part, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
 PORTS = {"flight": 8001, "hotel": 8002, "travel": 8003}
+REGISTRY = 8900
 
 
 def run(*, once: bool) -> int:
@@ -30,15 +31,22 @@ def run(*, once: bool) -> int:
     try:
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-demo-"))
+            registry = stack.enter_context(Process(registry_command(folder), REGISTRY))
+            title(f"A registry of agents at {registry.url}")
             urls: dict[str, str] = {}
             servers = {}
             for name, port in PORTS.items():
-                servers[name] = stack.enter_context(Server(name, port, folder, urls))
-                urls[name] = servers[name].url
+                command = agent_command(name, folder)
+                server = Process(command, port, DEMO_REGISTRY=registry.url)
+                servers[name] = stack.enter_context(server)
+                urls[name] = server.url
+                introduce(server.url)
+                if name != "travel":
+                    register(server.url, registry.url)
             book_hotel(urls["hotel"])
             plan_trip(urls["travel"], servers["flight"])
             if not once:
-                show_more(urls)
+                show_more(urls, registry.url)
                 say("\nThe agents keep running; press Ctrl-C to stop them.", BOLD)
                 while True:
                     time.sleep(3600)
@@ -52,33 +60,55 @@ def run(*, once: bool) -> int:
     return 0
 
 
-class Server:
-    """One agent in its own process, with its tasks in a file."""
+DRAGOMAN = (sys.executable, "-m", "dragoman")
+QUIET = ("--log-level", "error", "--set", "drain_timeout=1")
+
+
+def agent_command(name: str, folder: str) -> tuple[str, ...]:
+    """The command of an agent, with its tasks in a file."""
+    store = f"sqlite:///{folder}/{name}.db"
+    return (*DRAGOMAN, "serve", f"dragoman.demo.agents:{name}", "--store", store, *QUIET)
+
+
+def registry_command(folder: str) -> tuple[str, ...]:
+    """The command of the registry."""
+    store = f"sqlite:///{folder}/registry.db"
+    return (*DRAGOMAN, "registry", "serve", "--store", store, *QUIET)
+
+
+def introduce(url: str) -> None:
+    """Print what the card of an agent says."""
+    with Client.connect(url) as agent:
+        title(f"{agent.card.name}: {agent.card.description}")
+        for skill in agent.card.skills:
+            say(f"  skill  {skill.id}: {skill.description}")
+        say(f"  uses {agent.interface.protocol_binding} at {agent.interface.url}")
+
+
+def register(url: str, registry: str) -> None:
+    """Add an agent to the registry, and approve its card."""
+    words = ("registry", "add", url, "--approve", "--registry", registry)
+    say(f"  dragoman {' '.join(words)}", CYAN)
+    subprocess.run((*DRAGOMAN, *words), check=True, stdout=subprocess.DEVNULL)
+
+
+class Process:
+    """A server in its own process."""
 
     process: subprocess.Popen[bytes]
 
-    def __init__(self, name: str, port: int, folder: str, others: dict[str, str]) -> None:
+    def __init__(self, command: Sequence[str], port: int, **variables: str) -> None:
         self.port = free(port)
         self.url = f"http://127.0.0.1:{self.port}"
-        self._command = [
-            *(sys.executable, "-m", "dragoman", "serve", f"dragoman.demo.agents:{name}"),
-            *("--port", str(self.port), "--store", f"sqlite:///{folder}/{name}.db"),
-            *("--log-level", "error", "--set", "drain_timeout=1"),
-        ]
-        variables = {f"DEMO_{other.upper()}": url for other, url in others.items()}
+        self._command = [*command, "--port", str(self.port)]
         self._environment = {**os.environ, **variables}
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Process:
         self.start()
-        with Client.connect(self.url) as agent:
-            title(f"{agent.card.name}: {agent.card.description}")
-            for skill in agent.card.skills:
-                say(f"  skill  {skill.id}: {skill.description}")
-            say(f"  uses {agent.interface.protocol_binding} at {agent.interface.url}")
         return self
 
     def start(self) -> None:
-        """Start the process, and wait until the agent responds."""
+        """Start the process, and wait until it responds."""
         # Ctrl-C must reach only this process, which then ends the agents.
         self.process = subprocess.Popen(
             self._command, env=self._environment, start_new_session=True
@@ -115,16 +145,16 @@ opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def wait(process: subprocess.Popen[bytes], url: str) -> None:
-    """Wait until the agent responds."""
+    """Wait until the server responds."""
     for _ in range(400):
         if process.poll() is not None:
-            sys.exit(f"the agent at {url} did not start")
+            sys.exit(f"the server at {url} did not start")
         try:
             with opener.open(f"{url}/readyz", timeout=30):
                 return
         except (urllib.error.URLError, ConnectionError):
             time.sleep(0.05)
-    sys.exit(f"the agent at {url} does not answer")
+    sys.exit(f"the server at {url} does not answer")
 
 
 def book_hotel(url: str) -> None:
@@ -140,11 +170,11 @@ def book_hotel(url: str) -> None:
             say(f"  error  {error}", RED)
 
 
-def plan_trip(url: str, flight: Server) -> None:
+def plan_trip(url: str, flight: Process) -> None:
     """Plan a trip with an agent that calls the other two; one of them is killed meanwhile."""
     title("Plan a trip: the travel agent asks the two others, and one is killed in the middle")
     with Client.connect(url) as agent:
-        said = "Plan a trip to Lisbon"
+        said = "Plan a trip to Lisbon for 5 nights"
         say(f"  you    {said}", CYAN)
         with agent.stream(said) as stream:
             follow(stream)
@@ -204,7 +234,7 @@ def words(part: Part) -> str:
     return "; ".join(plain(line) for line in part.text.strip().splitlines())
 
 
-def show_more(urls: dict[str, str]) -> None:
+def show_more(urls: dict[str, str], registry: str) -> None:
     """Print commands to try next."""
     title("Try it yourself")
     for command in (
@@ -214,6 +244,7 @@ def show_more(urls: dict[str, str]) -> None:
         f'dragoman send {urls["hotel"]} --data \'{{"city": "Rome", "nights": 2}}\' --trace',
         f"dragoman task list {urls['flight']}",
         f"curl {urls['flight']}/tasks",
+        f"dragoman registry list --registry {registry}",
     ):
         say(f"  {command}")
 

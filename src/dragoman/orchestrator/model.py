@@ -1,4 +1,4 @@
-"""What the orchestrator needs of a model: messages and tools go in, text and calls of tools come out.
+"""What the orchestrator needs of a model: messages and tools go in, text and calls come out.
 
 `ChatModel` speaks chat completions; `FunctionModel` is a function. Anything else with a name and an
 `answer` is a model, too.
@@ -67,6 +67,12 @@ class ModelAnswer(Struct, frozen=True, kw_only=True):
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     usage: Usage = Usage()
+
+
+EMPTY = "The model gave an empty answer."
+CUT_OFF = "The model's answer was cut off, because it reached the limit of tokens."
+HELD_BACK = "The filter of the model's server held the answer back."
+"""What every model says of answers that cannot be used."""
 
 
 class ModelFailed(Exception):

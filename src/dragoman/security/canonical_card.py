@@ -30,6 +30,11 @@ DEEPEST = 100
 
 def canonical(document: Document, form: Form = "whole") -> bytes:
     """Return the canonical form of a card in UTF-8. Raises ValueError if it has none."""
+    return jcs(covered(parse(document), form))
+
+
+def jcs(value: Any) -> bytes:
+    """Return JSON values in canonical form. Raises ValueError if they have none."""
     try:
         import rfc8785
     except ImportError:
@@ -38,7 +43,7 @@ def canonical(document: Document, form: Form = "whole") -> bytes:
             "'dragoman[crypto]'`"
         ) from None
     try:
-        return rfc8785.dumps(covered(parse(document), form))
+        return rfc8785.dumps(value)
     except UnicodeEncodeError:
         raise ValueError("a text is not valid Unicode") from None
 

@@ -114,9 +114,9 @@ def sign(
         header["jku"] = jku
     if heirs:
         header[HEIRS] = list(heirs)
-    protected = _encode(json.dumps(header, separators=(",", ":")).encode())
-    signature = key.sign(_input(protected, canonical(said, form)))
-    return AgentCardSignature(protected=protected, signature=_encode(signature))
+    protected = base64url(json.dumps(header, separators=(",", ":")).encode())
+    signature = key.sign(signing_input(protected, canonical(said, form)))
+    return AgentCardSignature(protected=protected, signature=base64url(signature))
 
 
 def signatures(
@@ -163,13 +163,13 @@ def complete(document: Mapping[str, Any]) -> None:
 def verify(document: Document, keys: Keys) -> Verified:
     """Return a valid signature of a trusted key. Raises Unverified. One valid signature is enough:
     the others may be of unknown or retired keys."""
-    return _verified(_parsed(document), _finder(keys))
+    return _verified(_parsed(document), key_finder(keys))
 
 
 def witnesses(document: Document, keys: Keys) -> list[Verified]:
     """Return all valid signatures of trusted keys. Raises Unverified if there is none."""
     said = _parsed(document)
-    return list(_each(said, _finder(keys)))
+    return list(_each(said, key_finder(keys)))
 
 
 def _verified(said: dict[str, Any], find: Find) -> Verified:
@@ -204,7 +204,7 @@ class Trust:
         for prefix in jku:
             if not re.match(r"https?://[^/?#@\\]+(/|$)", prefix):
                 raise ValueError(f"jku: {prefix!r} must start with https:// and a host")
-        self._find = _finder(keys)
+        self._find = key_finder(keys)
         self._prefixes = tuple(jku)
         self._egress = egress
         self._sets: dict[str, tuple[dict[str, CardKey], float]] = {}
@@ -219,7 +219,7 @@ class Trust:
         faults: dict[str, str] = {}
         for item in _signatures(said):
             try:
-                header = _header(item)
+                header = protected_header(item)
             except Unverified:
                 continue
             jku = str(header.get("jku", ""))
@@ -293,7 +293,7 @@ def places(document: Document, prefix: str) -> list[str]:
     found: dict[str, None] = {}
     for item in _signatures(_parsed(document)):
         try:
-            jku = _header(item).get("jku", "")
+            jku = protected_header(item).get("jku", "")
         except Unverified:
             continue
         if isinstance(jku, str) and below(prefix, jku):
@@ -301,7 +301,7 @@ def places(document: Document, prefix: str) -> list[str]:
     return list(found)[:MOST_SETS]
 
 
-def _finder(keys: Any) -> Find:
+def key_finder(keys: Any) -> Find:
     """Make the function that finds the keys for a signature."""
     if isinstance(keys, Mapping) and isinstance(keys.get("keys"), list):
         keys = key_set(keys)
@@ -361,11 +361,11 @@ def _signatures(said: dict[str, Any]) -> Iterator[Any]:
     yield from given[:MOST]
 
 
-def _header(item: Any) -> dict[str, Any]:
+def protected_header(item: Any) -> dict[str, Any]:
     """The protected header of a signature. Raises Unverified if the signature must not be used."""
     if not isinstance(item, Mapping):
         raise Unverified("it is not an object")
-    raw = _decode(item.get("protected"))
+    raw = from_base64url(item.get("protected"))
     try:
         header = read(raw or b"", 16 * 1024)
     except ValueError:
@@ -396,9 +396,9 @@ def _good(
     payloads: list[tuple[Form, bytes]],
     said: dict[str, Any],
 ) -> Verified:
-    header = _header(item)
+    header = protected_header(item)
     alg, kid = header["alg"], header["kid"]
-    signature = _decode(item.get("signature"))
+    signature = from_base64url(item.get("signature"))
     if signature is None:
         raise Unverified("its signature is not base64url")
     try:
@@ -411,7 +411,7 @@ def _good(
     if not fitting:
         raise Unverified(f"the key {_quote(kid)} is not for {alg}")
     for form, payload in payloads:
-        content = _input(item["protected"], payload)
+        content = signing_input(item["protected"], payload)
         for key in fitting:
             if key.verifies(alg, content, signature):
                 return Verified(
@@ -431,15 +431,15 @@ def _heirs(header: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(each for each in given if isinstance(each, str)) if isinstance(given, list) else ()
 
 
-def _input(protected: str, payload: bytes) -> bytes:
-    return f"{protected}.{_encode(payload)}".encode("ascii")
+def signing_input(protected: str, payload: bytes) -> bytes:
+    return f"{protected}.{base64url(payload)}".encode("ascii")
 
 
-def _encode(raw: bytes) -> str:
+def base64url(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def _decode(text: Any) -> bytes | None:
+def from_base64url(text: Any) -> bytes | None:
     if not isinstance(text, str) or not _B64.fullmatch(text):
         return None
     try:

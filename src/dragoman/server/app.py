@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
@@ -14,17 +14,22 @@ from dragoman import bells, stores
 from dragoman.agent.agent import Agent, AgentError
 from dragoman.bells.bell import Bell
 from dragoman.bindings import card, http, jsonrpc, protected_resource, task_callbacks
-from dragoman.bindings.agent_endpoint import METADATA, Endpoint, Identify, origin
+from dragoman.bindings.agent_endpoint import Endpoint
+from dragoman.bindings.authentication import METADATA, Authentication, Identify, origin
 from dragoman.bindings.card_signing import JWKS
-from dragoman.bindings.header_checks import HeaderChecks
+from dragoman.bindings.catalog import OwnCatalog
+from dragoman.bindings.header_checks import HEALTH, HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
+from dragoman.bindings.mount import ASGI, Mount, check_path, lifespan
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams
 from dragoman.bindings.trusted_hosts import TrustedHosts
+from dragoman.catalog import PATHS as CATALOGS
 from dragoman.dialects import v1_0
 from dragoman.model.caller import Policy
 from dragoman.model.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavailable
 from dragoman.security.card_keys import CardKey
+from dragoman.security.catalog_signatures import DID_PATH
 from dragoman.security.egress import Egress
 from dragoman.security.file_rules import Scan
 from dragoman.server import load_settings, wiring
@@ -43,6 +48,9 @@ from dragoman.webhooks import delivery
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Port
 
+PUBLISHED = (*CATALOGS, DID_PATH)
+"""The paths that concern all agents of a server."""
+
 
 class App:
     """An ASGI application that serves one agent at its root, or several, each under its key.
@@ -56,6 +64,9 @@ class App:
     Other keyword arguments are settings: `App(agent, bindings=["JSONRPC", "GRPC"],
     grpc_port=50051)`.
 
+    `mounts` are ASGI applications beside the agents, or instead of them, by path. They are called
+    after authentication: `scope["dragoman.caller"]` is the `Caller`.
+
     `sign` are keys that sign the card, in addition to the setting `card_keys`, for example
     `CardKey.remote` for a key in a KMS.
     """
@@ -63,6 +74,7 @@ class App:
     def __init__(
         self,
         *agents: Agent,
+        mounts: Mapping[str, ASGI] | None = None,
         store: Store | str | None = None,
         bell: Bell | str | None = None,
         auth: wiring.Given | None = None,
@@ -84,8 +96,9 @@ class App:
                 raise TypeError(
                     f"App: sign expects keys (CardKey.load, CardKey.remote), not {key!r:.40}"
                 )
-        if not agents:
-            raise AgentError("App: needs at least one agent")
+        self._mounted = dict(mounts or {})
+        if not agents and not self._mounted:
+            raise AgentError("App: needs at least one agent, or mounts")
         if isinstance(store, str):
             arguments["store"], store = store, None
         if isinstance(bell, str):
@@ -97,6 +110,8 @@ class App:
         self.agents = {agent.key: agent for agent in agents}
         if len(self.agents) < len(agents):
             raise AgentError("App: two agents have the same key; set Agent(key=…) for one of them")
+        for path in self._mounted:
+            check_path(path, self.agents)
         self._store, self._bell = store, bell
         self._auth, self._identify, self._policy, self._scan = auth, identify, policy, scan
         self.arguments: dict[str, Any] = asdict(settings) if settings is not None else arguments
@@ -165,6 +180,21 @@ class App:
         on."""
         self._limits = limits = wiring.limits(self.settings)
         several = len(self.agents) > 1
+
+        def access(prefix: str, name: str, agent: Agent | None = None) -> Authentication:
+            skills = agent.skills.values() if agent is not None else ()
+            return Authentication(
+                settings,
+                self.hosts,
+                identify=identify,
+                authenticator=authenticator,
+                limits=limits,
+                prefix=prefix,
+                name=name,
+                title=name if agent is None else agent.name,
+                scopes=[scope for skill in skills for scope in sorted(skill.scopes)],
+            )
+
         self.endpoints = {
             key: Endpoint(
                 Service(
@@ -179,17 +209,22 @@ class App:
                 self.settings,
                 self.streams,
                 self.bodies,
-                identify=identify,
-                authenticator=authenticator,
-                limits=limits,
-                hosts=self.hosts,
-                prefix=f"/{key}" if several else "",
+                access(f"/{key}" if several else "", key, agent),
             )
             for key, agent in self.agents.items()
         }
-        single = next(iter(self.endpoints.values())).single
-        self._door = HeaderChecks(self.settings, self.hosts, single=single, limits=limits)
-        self._only = None if several else next(iter(self.endpoints.values()))
+        self.mounts = [
+            Mount(path, mounted, access(path.rstrip("/"), path))
+            for path, mounted in sorted(self._mounted.items(), reverse=True)
+        ]
+        """The mounted applications; the longest path comes first."""
+        self.access = access("", "")
+        """How callers are authenticated."""
+        self._door = HeaderChecks(
+            self.settings, self.hosts, single=self.access.single, limits=limits
+        )
+        self._only = next(iter(self.endpoints.values())) if len(self.agents) == 1 else None
+        self._catalog = OwnCatalog(self.endpoints.values()) if self.agents else None
 
     # -- requests
 
@@ -235,6 +270,9 @@ class App:
 
     async def _route(self, incoming: HTTPRequest) -> None:
         path = incoming.path
+        for mount in self.mounts:
+            if mount.covers(path) and path not in HEALTH and not path.startswith(METADATA):
+                return await mount.serve(incoming)
         endpoint = self._only
         if endpoint is None:
             key, slash, rest = path[1:].partition("/")
@@ -258,17 +296,16 @@ class App:
             return await card.serve(endpoint, incoming)
         if path == JWKS:
             return await card.keys(endpoint, incoming)
+        if path in PUBLISHED and endpoint is self._only and self._catalog is not None:
+            return await self._publish(self._catalog, incoming, path)
         if path == card.EXTENDED:
             return await card.extended(endpoint, incoming)
         if path in ("/healthz", "/readyz"):
             return await self._health(incoming, path)
+        if path == METADATA:
+            return await protected_resource.serve(endpoint.access, incoming)
         if path.startswith(METADATA):
-            found = (
-                endpoint
-                if path == METADATA
-                else protected_resource.find([endpoint], incoming, path)
-            )
-            return await protected_resource.serve(found, incoming)
+            return await self._metadata(incoming, path)
         if task_callbacks.PATH.fullmatch(path):
             return await task_callbacks.serve(endpoint, incoming, path)
         return await http.serve(endpoint, incoming, path)
@@ -277,9 +314,10 @@ class App:
         """Handle requests that name no agent, if there are several."""
         if path in ("/healthz", "/readyz"):
             return await self._health(incoming, path)
+        if path in PUBLISHED and self._catalog is not None:
+            return await self._publish(self._catalog, incoming, path)
         if path.startswith(METADATA):
-            named = protected_resource.find(self.endpoints.values(), incoming, path)
-            return await protected_resource.serve(named, incoming)
+            return await self._metadata(incoming, path)
         found = [
             {"name": e.service.agent.name, "card": e.url(incoming) + card.PATHS[0]}
             for e in self.endpoints.values()
@@ -289,6 +327,18 @@ class App:
         urls = ", ".join(e.url(incoming) for e in self.endpoints.values())
         error = MethodNotFound(f"Nothing is served at {path[:128]!r}; the agents are at {urls}")
         return await http.fail(incoming, error)
+
+    async def _publish(self, own: OwnCatalog, incoming: HTTPRequest, path: str) -> None:
+        """Answer with the catalog of all agents, or with the keys that verify it."""
+        if path == DID_PATH:
+            return await own.did(incoming)
+        return await own.serve(incoming, path)
+
+    async def _metadata(self, incoming: HTTPRequest, path: str) -> None:
+        served = [endpoint.access for endpoint in self.endpoints.values()]
+        served += [mount.access for mount in self.mounts]
+        found = protected_resource.find(served, incoming, path)
+        return await protected_resource.serve(found, incoming)
 
     async def _health(self, incoming: HTTPRequest, path: str) -> None:
         monitoring, state = self.monitoring, "ok"
@@ -305,7 +355,7 @@ class App:
     def unguarded(self) -> bool:
         """Whether no authentication is configured and nobody has confirmed that this is
         intended."""
-        return any(endpoint.identify is None for endpoint in self.endpoints.values())
+        return self.access.identify is None
 
     async def start(self) -> None:
         """Open the store, enter the agents' lifespans and start working."""
@@ -380,7 +430,7 @@ class App:
                 monitoring = self._look_out()
                 bell = monitoring.bell(self.bell)
                 worker = None
-                if not self.settings.serve_only:
+                if self.agents and not self.settings.serve_only:
                     worker = await self._make_worker(stack, bell, monitoring)
                 egress = self._way_out() if self.settings.push else None
                 if egress is not None:
@@ -391,6 +441,8 @@ class App:
                     self._log_open_access()
                     for port in wiring.ports(self.settings, self.endpoints.values()):
                         self.ports.append(await stack.enter_async_context(port))
+                    for mount in self.mounts:
+                        await stack.enter_async_context(lifespan(mount.app))
                 await stack.enter_async_context(monitoring)
                 async with asyncio.TaskGroup() as group:
                     maintenance = Maintenance(self.agents, self.store, bell, self.settings)
@@ -450,8 +502,8 @@ class App:
         if self._told:
             return
         self._told = True
-        given = [endpoint.authenticator for endpoint in self.endpoints.values()]
-        if self.unguarded or any(each is not None and each.open for each in given):
+        access = self.access.authenticator
+        if self.agents and (self.unguarded or (access is not None and access.open)):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"
             more = ", the secrets of every webhook," if self.settings.push else ""
             logger.info(
@@ -478,8 +530,8 @@ class App:
                 "card_keys: the card is signed for callers on this machine only; set `url`, or "
                 "`trusted_hosts`, for others"
             )
-        given = [endpoint.authenticator for endpoint in self.endpoints.values()]
-        if self.serves and any(each is not None and each.issued for each in given):
+        access = self.access.authenticator
+        if self.serves and access is not None and access.issued:
             logger.info(
                 "auth: the server sends token metadata only to callers on this machine; set `url`, "
                 "or `trusted_hosts`, for others"

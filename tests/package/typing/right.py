@@ -26,6 +26,7 @@ from dragoman import (
 )
 from dragoman.client import Client, HandedOverTask, RemoteSkill, Result, Stream, TaskHandle
 from dragoman.client.sync import Client as SyncClient
+from dragoman.registry import Entry, Hit, Hits, Reference, Registry, RegistryApp
 from dragoman.security import Anonymous
 from dragoman.stores.memory import MemoryStore
 
@@ -154,6 +155,23 @@ async def call() -> None:
         assert_type(client.skills["book_hotel"], RemoteSkill)
         async for task in client.list():
             assert_type(task, Task)
+
+
+async def find() -> None:
+    """Ask a registry."""
+    async with Registry("https://agents.example") as registry:
+        hits = await registry.search("book a flight", tags=["travel"], limit=5)
+        assert_type(hits, Hits)
+        for hit in hits:
+            assert_type(hit, Hit)
+        assert_type(await registry.get("desk"), Entry)
+        assert_type(await registry.query(tags=["travel"]).find(), list[Entry])
+        assert_type(registry["desk"], Reference)
+        async with Client.connect(registry["desk"]) as client:
+            assert_type(client, Client)
+
+
+mounted = App(agent, mounts={"/registry": RegistryApp("sqlite:///agents.db", accept=["version"])})
 
 
 def call_and_wait() -> None:

@@ -3,6 +3,7 @@
 import dragoman
 from dragoman import Agent, App, AppOptions, Turn, UserError
 from dragoman.client import Client
+from dragoman.registry import Registry
 
 agent = Agent("Echo", description="Echoes.", colour="red")  # wrong
 agent.serve(prot=8080)  # wrong
@@ -66,6 +67,8 @@ async def call(client: Client) -> None:
     client.sned("hello")  # wrong
     await client.send("hello", skil="echo")  # wrong
     await client.call_skill(5)  # wrong
+    await Registry("https://agents.example").search("x", tag=["y"])  # wrong
+    Client.connect(Registry("https://agents.example"))  # wrong
     await client.call_skill("book", options={"tsk": "t"})  # wrong
     count = await client.call_skill("count", returns=int)
     count.upper()  # wrong

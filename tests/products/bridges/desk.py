@@ -132,6 +132,11 @@ class Desk:
         """What the server has logged."""
         return (self.folder / "log").read_text()
 
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def kill(self) -> None:
         """End it by SIGKILL."""
         assert self._process is not None

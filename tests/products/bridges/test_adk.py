@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import TaskArtifactUpdateEvent, TaskState
+from dragoman import Part, TaskArtifactUpdateEvent, TaskState
 from dragoman.client import Client
 from tests.interop.peers import FULL
 from tests.interop.peers.environments import Absent
@@ -139,6 +139,20 @@ async def test_a_tool_that_is_a_remote_agent_asks(
         parts = [part for artifact in result.task.artifacts for part in artifact.parts]
     assert "Rome, window, vegan" in (parts[0].text or parts[0].data["result"])
     assert [each for each in called.done if "book" not in each] == ["seat window", "meal vegan"]
+
+
+@pytest.mark.parametrize("served", ["traveler", "watched", "trip"])
+async def test_a_tool_that_is_a_remote_agent_gets_a_file(
+    serve: Callable[..., Desk], remote: Callable[[str], Desk], served: str
+) -> None:
+    called = remote("remote_desk")
+    desk = serve(served, "adk_remote")
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        asked = await client.send("Rome")
+        assert asked.task is not None
+        plan = Part(raw=b"x" * 77, media_type="image/png", filename="plan.png")
+        await client.send([Part(text="window"), plan], task=asked.task.id)
+    assert called.done[-1] == "seat window, 77 bytes"
 
 
 async def test_two_remote_tasks_ask_at_the_same_time(

@@ -12,7 +12,7 @@ from dragoman.client import Client
 from tests.harness.command import run
 from tests.interop.peers import FULL
 from tests.interop.peers.environments import OTHERS, Absent
-from tests.products.bridges.desk import Desk, Framework
+from tests.products.bridges.desk import ROOT, Desk, Framework
 
 C = TaskState.COMPLETED
 EXAMPLES = {  # by environment: the module, the object, the name on the card, the answer
@@ -47,6 +47,12 @@ async def test_an_example_is_served(environment: str, tmp_path: Path) -> None:
             assert result.text == answer
     finally:
         desk.stop()
+
+
+@pytest.mark.parametrize("module", [module for module, *_ in EXAMPLES.values()])
+def test_an_example_is_short(module: str) -> None:
+    lines = (ROOT / "examples" / "bridges" / f"{module}.py").read_text().splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 15
 
 
 @pytest.mark.parametrize(

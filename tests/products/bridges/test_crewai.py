@@ -1,4 +1,4 @@
-"""Crews and flows of CrewAI."""
+"""Crews of CrewAI, and an agent whose tool returns much."""
 
 from __future__ import annotations
 
@@ -145,3 +145,16 @@ async def test_a_crew_that_fails(serve: Callable[[str], Desk]) -> None:
             result = await client.send([Part(text=text), Part(data={"way": way})])
             assert result.state is TaskState.FAILED, (text, way)
             assert "secret" not in result.text
+
+
+async def test_a_question_after_a_long_result(serve: Callable[[str], Desk]) -> None:
+    desk = serve("reader")
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        asked = await client.send("go")
+        assert (asked.state, asked.text) == (ASKS, "Which color?")
+        desk.kill()
+        desk.start()
+        assert asked.task is not None
+        result = await client.send("red", task=asked.task.id)
+        assert texts(result)[-1].endswith(" characters, red")
+        assert desk.done.count("read") == 1

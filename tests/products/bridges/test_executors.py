@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from dragoman import App, Caller, Request, TaskState
-from dragoman.bridges import sdk
+from dragoman.bridges import adopt, sdk
 from dragoman.client import Client
 from tests.interop.peers.environments import Absent
 from tests.products.bridges.desk import EXECUTORS, Desk
@@ -140,12 +141,18 @@ async def test_an_error_for_the_client_is_told(client: Client) -> None:
     assert (result.state, result.text) == (TaskState.FAILED, "Which flight?")
 
 
-async def test_the_executor_knows_its_caller_and_its_extensions() -> None:
-    found = spec_from_file_location("patterns", Path(__file__).parent / "desks/patterns.py")
+def imported(name: str) -> ModuleType:
+    """A module of `desks`."""
+    found = spec_from_file_location(name, Path(__file__).parent / f"desks/{name}.py")
     assert found is not None
     assert found.loader is not None
-    patterns = module_from_spec(found)
-    found.loader.exec_module(patterns)
+    module = module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+async def test_the_executor_knows_its_caller_and_its_extensions() -> None:
+    patterns = imported("patterns")
 
     def identify(request: Request) -> Caller:
         return Caller(identity=request.headers["x-user"], tenant="acme")
@@ -167,3 +174,14 @@ async def test_the_executor_knows_its_caller_and_its_extensions() -> None:
     assert "https://else.where" not in seen["extensions"]
     assert seen["configuration"] == {"acceptedOutputModes": ["text/csv"]}
     assert seen["metadata"] == {"a": 1}
+
+
+def test_a_card_may_have_two_names_in_its_module() -> None:
+    module = imported("patterns")
+    names = {**vars(module), "alias": module.card}
+    found = adopt(module.Patterns, "Patterns", SimpleNamespace(**names))
+    assert found is not None
+    assert found.name == module.card.name
+    other = type(module.card)()
+    with pytest.raises(ValueError, match="the module has 2 objects of AgentCard"):
+        adopt(module.Patterns, "Patterns", SimpleNamespace(**names, other=other))

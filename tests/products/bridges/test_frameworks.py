@@ -6,8 +6,9 @@ Each framework has a desk: a module of `desks/`, whose agent follows the same sc
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from uuid import uuid4
 
@@ -27,6 +28,8 @@ from tests.products.bridges.features import feature
 
 C = TaskState.COMPLETED
 USAGE = "urn:dragoman:usage:v1"
+TYPED = ("Pydantic AI", "LangGraph", "Microsoft")
+"""The frameworks whose desks say of which type structured answers are."""
 NAMES = [name for name in FRAMEWORKS if FULL or name in QUICK]
 
 
@@ -44,7 +47,6 @@ def framework(name: str, request: pytest.FixtureRequest) -> Framework:
     mark = request.node.get_closest_marker("feature")
     if mark is not None:
         (key,) = mark.args
-        request.node.user_properties.extend((("framework", name), ("feature", key)))
         if key in found.lacks:
             pytest.skip(found.lacks[key])
     return found
@@ -118,7 +120,8 @@ async def until(desk: Desk, what: str, times: int = 1) -> None:
 async def test_the_card_says_what_the_framework_says(client: Client) -> None:
     assert client.card.name == "Desk"
     assert "secret prompt" not in str(client.card)
-    assert len(client.card.skills) == 1
+    (skill,) = client.card.skills
+    assert (skill.name, skill.description) == ("Desk", client.card.description)
 
 
 @feature("stream")
@@ -159,6 +162,15 @@ async def test_a_structured_result_is_data(client: Client) -> None:
     assert {"city": "Rome", "degrees": 21} in data
 
 
+@feature("schema")
+async def test_the_card_has_the_schema_of_structured_results(name: str, client: Client) -> None:
+    if name not in TYPED:
+        pytest.skip("The desk's agent decides for each message whether its answer is structured.")
+    (skill,) = client.skills.values()
+    assert skill.output is not None
+    assert set(skill.output["properties"]) == {"city", "degrees"}
+
+
 @feature("questions")
 async def test_a_question_is_answered_in_words(client: Client) -> None:
     asked = await client.send("question")
@@ -167,6 +179,18 @@ async def test_a_question_is_answered_in_words(client: Client) -> None:
     result = await client.send("red", task=asked.task.id)
     assert result.state is C
     assert result.text.endswith("red")
+
+
+@feature("attached")
+async def test_a_file_in_an_answer_reaches_the_model(name: str, client: Client) -> None:
+    if name not in QUICK:
+        pytest.skip("The bridge takes words and data as an answer.")
+    asked = await client.send("question")
+    assert asked.task is not None
+    file = Part(raw=b"x" * 77, media_type="image/png", filename="x.png")
+    result = await client.send([Part(text="like this"), file], task=asked.task.id)
+    assert result.state is C
+    assert "image/png" in result.text
 
 
 @feature("approvals")
@@ -341,9 +365,16 @@ async def test_the_users_own_store_keeps_the_conversation(serve: Callable[..., D
 
 
 @feature("old")
+@pytest.mark.parametrize("inside", [False, True])
 async def test_a_state_that_cannot_be_read_fails_with_a_clear_message(
-    serve: Callable[..., Desk],
+    serve: Callable[..., Desk], inside: bool
 ) -> None:
+    """The state itself is of another time, or what is inside of it."""
+    if inside:
+        desk = serve()
+        async with asyncio.timeout(60), Client.connect(desk.url) as client:
+            assert (await client.send("one", context="c")).state is C
+        desk.stop()
     desk = serve("unreadable")  # it saves a state that no version can read
     async with asyncio.timeout(60), Client.connect(desk.url) as client:
         assert (await client.send("one", context="c")).state is C
@@ -354,6 +385,26 @@ async def test_a_state_that_cannot_be_read_fails_with_a_clear_message(
         assert result.state is TaskState.FAILED
         assert "cannot read it; start a new conversation" in result.text
         assert (await client.send("one", context="d")).text == "You said one as message 1"
+
+
+@feature("gone")
+async def test_a_file_of_a_task_that_was_deleted_is_not_shown_to_the_model(
+    name: str, serve: Callable[..., Desk]
+) -> None:
+    if name not in QUICK:
+        pytest.skip("The bridge does not know which files are gone.")
+    desk = serve()
+    photo = Part(raw=b"x" * 5000, media_type="image/png")
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        await client.send([Part(text="look at this"), photo], context="c")
+        assert (await client.send("files", context="c")).text == "1 files"
+        desk.stop()
+        with closing(sqlite3.connect(desk.folder / "desk.db")) as store, store:
+            for table in ("task", "entry", "message", "snapshot"):
+                store.execute(f"DELETE FROM {table}")
+        desk.start()
+        for _ in range(2):
+            assert (await client.send("files", context="c")).text == "0 files"
 
 
 @feature("foreign")

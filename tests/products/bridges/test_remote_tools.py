@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
-from dragoman import AgentCard, AgentSkill, TaskState
+from dragoman import Agent, AgentCard, AgentSkill, TaskState, Turn
 from dragoman.bridges import remote as tools
 from dragoman.bridges.remote import RemoteQuestion
-from dragoman.client import Client
+from dragoman.client import Client, RemoteSkill
 from dragoman.model.types import AgentCapabilities, AgentInterface
+from dragoman.testing import local_client
 from tests.interop.peers import FULL, environments, serving
 from tests.interop.peers.environments import Absent
 from tests.products.bridges.desk import ROOT, Desk, Framework
@@ -34,6 +36,12 @@ HOSTS = {
 ASKS = TaskState.INPUT_REQUIRED
 QUICK = ("Pydantic AI", "LangGraph")
 PATIENCE = 60.0
+
+
+class Said(Struct):
+    """What a hostile agent says."""
+
+    words: str
 
 
 @pytest.fixture(params=[name for name in CALLERS if FULL or name in QUICK])
@@ -234,4 +242,74 @@ def test_what_is_called_a_tool_is_safe(remote: Desk) -> None:
     (function, *_) = asyncio.run(tools.functions(remote.url))
     assert function["function"]["name"] == "price"
     assert function["function"]["parameters"]["required"] == ["nights"]
-    assert json.loads(asyncio.run(function["call"]('{"nights": 4}', "call-1"))) == {"total": 40}
+
+
+async def test_plain_functions_call_and_answer(remote: Desk) -> None:
+    found = {each["function"]["name"]: each for each in await tools.functions(remote.url)}
+    price, book, picture = found["price"], found["book"], found["picture"]
+    for _ in range(2):  # as when it is made again
+        answer = await price["call"]('{"nights": 4}', "call-1", "ann")
+        assert json.loads(answer.content) == {"total": 40}
+    other = await price["call"]({"nights": 5}, "call-1", "bob")
+    assert other.data == {"total": 50}, "an id is of one conversation"
+    assert remote.done == ["price 4", "price 5"]
+    (file,) = (await picture["call"]({"city": "Rome"}, "call-2", "ann")).files
+    assert file.raw == b"pixels"
+    with pytest.raises(RemoteQuestion) as seat:
+        await book["call"]({"city": "Rome"}, "call-3", "ann")
+    for _ in range(2):
+        with pytest.raises(RemoteQuestion) as meal:
+            await book["answer"](seat.value.value, "the same", "call-3", "ann")
+    answer = await book["answer"](meal.value.value, "the same", "call-3", "ann")
+    assert answer.content == "Rome, the same, the same"
+
+
+async def test_each_call_of_a_node_runs_once(remote: Desk) -> None:
+    found = await played(CALLERS["LangGraph"], remote, "twice")
+    assert found["times"] == 2
+    assert remote.done == ["price 2"] * 3
+
+
+async def test_calls_outside_of_a_graph_are_new_ones(remote: Desk) -> None:
+    await played(CALLERS["LangGraph"], remote, "outside")
+    assert remote.done == ["price 2", "price 2", "price 3", "price 4"]
+
+
+async def test_progress_is_streamed_by_the_graph(remote: Desk) -> None:
+    found = await played(CALLERS["LangGraph"], remote, "progress")
+    assert {"tool": "price", "progress": "Asking for 2 nights"} in found["answers"]
+
+
+def test_a_schema_is_safe() -> None:
+    hidden = "a\u200bb"
+    city = {
+        "type": "string",
+        "enum": ["Rome", hidden],
+        "default": hidden,
+        "examples": [hidden],
+        "description": hidden,
+        "pattern": f"^{hidden}$",
+    }
+    schema = {"properties": {"city": city, hidden: {"type": "string"}}, "required": ["city"]}
+    skill = RemoteSkill(id="x", name="x", description="x", input=schema)
+    safe = tools._parameters(skill)
+    assert "\u200b" not in str(safe)
+    assert list(safe["properties"]) == ["city"]
+    assert safe["properties"]["city"]["enum"] == ["Rome"]
+    assert safe["properties"]["city"]["default"] == "ab"
+
+
+async def test_data_is_safe_and_cut() -> None:
+    agent = Agent("Hostile", description="Says much.")
+
+    @agent.skill
+    async def say(turn: Turn, times: int) -> Said:
+        """Say it."""
+        return Said("a\u200bb" * times)
+
+    async with local_client(agent) as client:
+        (tool,) = await tools.tools(client)
+        found = await tool.call({"times": 1}, key="1")
+        assert found.data == {"words": "ab"}
+        long = await tool.call({"times": tools.ANSWER}, key="2")
+        assert len(long.content) <= tools.ANSWER + 20

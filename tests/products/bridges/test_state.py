@@ -5,15 +5,21 @@ from __future__ import annotations
 import base64
 import json
 import os
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman import Message, Part, Role, Task, TaskState
+from dragoman import App, Caller, Message, Part, Request, Role, Task, TaskState
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Outcome, Question, Run
-from dragoman.bridges.state import LIMIT, Files
+from dragoman.bridges.state import LIMIT, Files, change, changed
 from dragoman.bridges.steps import long_step
+from dragoman.client import Client
 from dragoman.testing import local_client
 
 PHOTO = os.urandom(1_000_000)
@@ -110,6 +116,107 @@ async def test_a_long_result_of_a_step_takes_several_entries() -> None:
     assert calls == 2, "each run of the framework has painted once: no replay has"
 
 
+class Log:
+    """The steps of an attempt, which ends when so many are known; other attempts know them."""
+
+    def __init__(self, known: dict[str, Any], most: int) -> None:
+        self._known, self._most = known, most
+        self._counts: Counter[str] = Counter()
+
+    async def step(self, name: str, call: Any, *args: Any, returns: Any) -> Any:
+        self._counts[name] += 1
+        place = f"{name}:{self._counts[name]}"
+        if place not in self._known:
+            if len(self._known) == self._most:
+                raise ConnectionError("the process ends")
+            self._known[place] = await call(*args)
+        return self._known[place]
+
+
+async def test_a_crash_between_the_pieces_of_a_result_does_not_mix_two_results() -> None:
+    letters = iter("abc")
+    known: dict[str, Any] = {}
+
+    async def paint() -> str:
+        return next(letters) * 250_000
+
+    def attempt(most: int) -> Any:
+        return long_step(Log(known, most), "paint", paint)  # type: ignore[arg-type]
+
+    with pytest.raises(ConnectionError):
+        await attempt(1)
+    found = await attempt(9)
+    assert len(set(found)) == 1
+    assert await attempt(9) == found, "from the log"
+
+
+async def test_what_was_used_before_a_question_counts() -> None:
+    class Buyer(Photographer):
+        async def run(self, run: Run) -> Outcome:
+            asks = len(run.answers) == 0
+            questions = (Question("q", "More?"),) if asks else ()
+            return Outcome(questions=questions, usage={"requests": 1, "model": "m"})
+
+    async with local_client(bridge.serve(Buyer())) as client:
+        asked = await client.send("buy")
+        assert asked.task is not None
+        seen = []
+        async with client.stream("yes", task=asked.task.id) as stream:
+            async for event in stream:
+                seen.append((getattr(event, "metadata", None) or {}).get(bridge.USAGE))
+    assert {"requests": 2, "model": "m"} in seen
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"", b"new"),
+        (b"old", b""),
+        (os.urandom(5000), os.urandom(5000)),
+        (PHOTO[:9000], PHOTO[5000:7000] + b"between" + PHOTO[:6000] + b"end"),
+        (b"a" * 5000, b"a" * 7000),
+    ],
+)
+def test_a_change_makes_one_state_of_another(old: bytes, new: bytes) -> None:
+    files = Files()
+    before, after = files.pack(old), files.pack(new)
+    assert files.unpack(changed(before, change(before, after))) == new
+
+
+def test_a_change_has_only_what_is_new() -> None:
+    old = os.urandom(100_000)
+    new = b"head" + old[:50_000] + os.urandom(1000) + old[50_000:] + b"tail"
+    packed = Files().pack
+    assert len(change(packed(old), packed(new))) < 1200
+
+
+async def test_the_log_of_a_task_is_bounded_and_has_a_state_once(tmp_path: Path) -> None:
+    """A conversation that grows, and is cut."""
+
+    class Talker(Photographer):
+        async def run(self, run: Run) -> Outcome:
+            known: list[str] = [*(run.load(json.loads) or []), os.urandom(20_000).hex()]
+            asks = len(run.answers) == 0
+            if not asks:
+                known = known[:-1]
+            state = run.fitting(known, lambda some: json.dumps(some).encode(), lambda _: True)
+            return Outcome(state=state, questions=(Question("q", "More?"),) if asks else ())
+
+    store = tmp_path / "log.db"
+    sizes = []
+    async with local_client(bridge.serve(Talker()), store=f"sqlite:///{store}") as client:
+        for _ in range(14):
+            asked = await client.send("go", context="c")
+            assert asked.task is not None
+            assert (await client.send("well", task=asked.task.id)).state is TaskState.COMPLETED
+            with closing(sqlite3.connect(store)) as read:
+                ((size,),) = read.execute("SELECT sum(length(body)) FROM entry")
+            sizes.append(size - sum(sizes))
+    state = LIMIT * 4 // 3  # as text
+    assert max(sizes) < state + 60_000, "once, and what is new"
+    assert max(sizes[10:]) < 1.1 * max(sizes[:10]), "it grows no more"
+
+
 async def test_progress_is_told_as_much_as_the_author_wants() -> None:
     class Teller(Photographer):
         async def run(self, run: Run) -> Outcome:
@@ -134,3 +241,38 @@ async def test_progress_is_told_as_much_as_the_author_wants() -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(ValueError, match="approvals must be grant or text"):
         bridge.serve(Photographer(), approvals="maybe")  # type: ignore[typeddict-item]
+
+
+class Diary(Photographer):
+    """An agent that knows what it was told, and the name of the conversation."""
+
+    async def run(self, run: Run) -> Outcome:
+        known: list[str] = [*(run.load(json.loads) or []), run.text]
+        await run.write(f"{run.session} {' '.join(known)}")
+        return Outcome(state=json.dumps(known).encode())
+
+
+CALLERS = {
+    "ann": Caller(identity="ann", tenant="red"),
+    "bob": Caller(identity="bob", tenant="red"),
+    "ann-elsewhere": Caller(identity="ann", tenant="blue"),
+}
+
+
+async def test_agents_tenants_and_callers_do_not_share_a_conversation() -> None:
+    """Each says one thing in a context of the same name."""
+
+    def identify(request: Request) -> Caller:
+        return CALLERS[request.headers["x-name"]]
+
+    agents = [bridge.serve(Diary(), name=name) for name in ("One", "Two")]
+    found: dict[tuple[str, str], list[str]] = {}
+    async with App(*agents, identify=identify) as app:
+        for agent, name in product(agents, CALLERS):
+            url, headers = f"http://agents/{agent.key}", {"x-name": name}
+            async with Client.connect(url, app=app, headers=headers) as client:
+                await client.send(name, context="c")
+                result = await client.send("again", context="c")
+                found[agent.key, name] = result.text.split()
+    assert all(words[1:] == [name, "again"] for (_, name), words in found.items())
+    assert len({words[0] for words in found.values()}) == len(found), "six names"

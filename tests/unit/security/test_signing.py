@@ -85,9 +85,11 @@ def header(**changes: Any) -> str:
 def forged(**changes: Any) -> dict[str, Any]:
     """A card whose signature is right in all but its header, which the signer chose."""
     protected = header(**changes)
-    content = card_signatures._input(protected, canonical(CARD))
+    content = card_signatures.signing_input(protected, canonical(CARD))
     signature = CardKey.load(private()).sign(content)
-    return with_signature({"protected": protected, "signature": card_signatures._encode(signature)})
+    return with_signature(
+        {"protected": protected, "signature": card_signatures.base64url(signature)}
+    )
 
 
 # ---- the form ------------------------------------------------------------------------------
@@ -392,9 +394,9 @@ def test_a_secret_made_of_the_public_key() -> None:
     import hmac
 
     protected = header(alg="HS256")
-    content = card_signatures._input(protected, canonical(CARD))
+    content = card_signatures.signing_input(protected, canonical(CARD))
     mac = hmac.digest(public("RSA").encode(), content, hashlib.sha256)
-    document = with_signature({"protected": protected, "signature": card_signatures._encode(mac)})
+    document = with_signature({"protected": protected, "signature": card_signatures.base64url(mac)})
     refused(document, "alg 'HS256' is not accepted", {"k": public("RSA")})
 
 

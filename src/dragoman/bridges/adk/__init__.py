@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from dragoman import Agent
-from dragoman.bridges import bridge
+from dragoman.bridges import bridge, third_party_internals
 from dragoman.bridges.adk.messages import (
     parsed,
     responses_of,
@@ -62,6 +62,7 @@ def serve(
 ) -> Agent:
     """Serve an agent, an app, or a runner with its services. A session service that is not in
     memory keeps the conversations itself."""
+    third_party_internals.check_version(ADK.package)
     services = {
         "session_service": session_service,
         "artifact_service": artifact_service,
@@ -161,10 +162,10 @@ class ADK:
 
     async def run(self, run: Run) -> Outcome:
         """Run the agent until it ends or asks."""
-        kept, events = run.load(_decoded) or (Kept(), [])
+        kept, events, files = run.load(_decoded) or (Kept(), [], {})
         runner = self._runner(run)
         names = {"app_name": self._app_name, "user_id": _user(run), "session_id": run.session}
-        session = await self._session(runner, names, kept, events)
+        session = await self._session(runner, names, kept.state, events, files)
         heard = Heard(kept.usage if run.answers else {})
         streamed: set[str] = set()
         async with aclosing(self._stream(run, runner, session)) as stream:
@@ -231,19 +232,24 @@ class ADK:
         return "" if author == self._root.name else author
 
     async def _session(
-        self, runner: Runner, names: dict[str, str], kept: Kept, events: Sequence[Event]
+        self,
+        runner: Runner,
+        names: dict[str, str],
+        state: dict[str, Any],
+        events: Sequence[Event],
+        files: dict[str, types.Part],
     ) -> Session:
         """The session of the conversation."""
         service = runner.session_service
         if not self._own_files:
-            for filename, part in kept.files.items():
+            for filename, part in files.items():
                 await runner.artifact_service.save_artifact(
-                    **names, filename=filename, artifact=types.Part.model_validate(part)
+                    **names, filename=filename, artifact=part
                 )
         if self._own_sessions:
             found = await service.get_session(**names)
             return found or await service.create_session(**names)
-        session = await service.create_session(**names, state=kept.state)
+        session = await service.create_session(**names, state=state)
         for event in events:
             await service.append_event(session, event)
         return session
@@ -307,9 +313,10 @@ def _user(run: Run) -> str:
     return f"{quote(caller.tenant, safe='')}|{name}" if caller.tenant else name
 
 
-def _decoded(data: bytes) -> tuple[Kept, list[Event]]:
+def _decoded(data: bytes) -> tuple[Kept, list[Event], dict[str, types.Part]]:
     kept = msgspec.json.decode(data, type=Kept)
-    return kept, [Event.model_validate(event) for event in kept.events]
+    files = {name: types.Part.model_validate(part) for name, part in kept.files.items()}
+    return kept, [Event.model_validate(event) for event in kept.events], files
 
 
 def _starts(event: dict[str, Any]) -> bool:

@@ -13,6 +13,8 @@ from google.genai import types
 from msgspec import UNSET
 
 from dragoman import Part
+from dragoman.bridges import third_party_internals
+from dragoman.bridges.answers import files_of, value_of
 from dragoman.bridges.bridge import Answer, Question, Run
 
 CONFIRMATION, CREDENTIAL = "adk_request_confirmation", "adk_request_credential"
@@ -103,7 +105,7 @@ def to_question(call: types.FunctionCall, responses: dict[str, Any]) -> Question
         operation = {"tool": asked["name"], "arguments": asked.get("args", {})}
         text = f"May I call {asked['name']} with {to_json(operation['arguments'])}?"
         hint = arguments.get("toolConfirmation", {}).get("hint", "")
-        if hint and not hint.startswith(f"Please approve or reject the tool call {asked['name']}("):
+        if hint and not third_party_internals.is_standard_hint(hint, asked["name"]):
             text = f"{hint}\n{text}"
         return Question(call.id, text, approval=True, operation=operation)
     if call.name == CREDENTIAL:
@@ -119,6 +121,12 @@ def to_question(call: types.FunctionCall, responses: dict[str, Any]) -> Question
             if isinstance(found.get(key), str):
                 return Question(call.id, found[key])
     return Question(call.id, f"{call.name}: {to_json(arguments)}")
+
+
+def asks_for_remote(call: types.FunctionCall) -> bool:
+    """Whether a remote agent asks that is a tool: it gets files, too."""
+    asked = (call.args or {}).get("payload") if call.name == INPUT else None
+    return isinstance(asked, dict) and "task" in asked and "call" in asked
 
 
 def remote_operation(call: types.FunctionCall) -> dict[str, Any] | None:
@@ -141,6 +149,7 @@ def to_responses(answers: Sequence[Answer], session: Session) -> list[types.Part
         if (call := calls.get(answer.id)) is None:
             raise ValueError("the session does not have the call that asked")
         response: Any
+        files: list[types.FunctionResponsePart] = []
         if call.name == CONFIRMATION:
             payload = (call.args or {}).get("toolConfirmation", {}).get("payload")
             response = {"confirmed": answer.approved, "payload": payload}
@@ -152,13 +161,28 @@ def to_responses(answers: Sequence[Answer], session: Session) -> list[types.Part
             response = config.model_dump(mode="json", exclude_none=True, by_alias=True)
         elif remote_operation(call) is not None:
             response = {"result": answer.approved}  # words and data approve nothing
-        elif isinstance(answer.data, dict):
-            response = answer.data
         else:
-            response = {"result": answer.text if answer.data is None else answer.data}
-        given = types.FunctionResponse(id=call.id, name=call.name, response=response)
+            said = answer.text if answer.data is None else answer.data
+            if call.name == INPUT and not asks_for_remote(call):
+                said = value_of(answer)  # a node gets no files
+            else:
+                files = [_file(part) for part in files_of(answer)]
+            response = said if isinstance(said, dict) else {"result": said}
+        given = types.FunctionResponse(
+            id=call.id, name=call.name, response=response, parts=files or None
+        )
         found.append(types.Part(function_response=given))
     return found
+
+
+def _file(part: Part) -> types.FunctionResponsePart:
+    """A file as a part of what a call returns."""
+    kind = part.media_type or "application/octet-stream"
+    if part.raw is None:
+        data = types.FunctionResponseFileData(file_uri=part.url, mime_type=kind)
+        return types.FunctionResponsePart(file_data=data)
+    blob = types.FunctionResponseBlob(data=part.raw, mime_type=kind, display_name=part.filename)
+    return types.FunctionResponsePart(inline_data=blob)
 
 
 def parsed(text: str) -> Any:

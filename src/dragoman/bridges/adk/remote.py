@@ -236,6 +236,8 @@ def _asked(events: Sequence[Event], call: str) -> tuple[dict[str, Any], Any]:
         for response in event.get_function_responses():
             if asked and response.id == f"{call}:{asked['number']}":
                 said = _words(response.response or {}, approval=asked.get("approval", False))
+                if response.parts:
+                    said = [_part(said), *_files(response.parts)]
     return asked, said
 
 
@@ -244,6 +246,22 @@ def _words(response: dict[str, Any], *, approval: bool) -> Any:
     values = list(response.values())
     said = values[0] if len(values) == 1 else response
     return to_json(said) if isinstance(said, bool) and not approval else said
+
+
+def _part(said: Any) -> Part:
+    return Part(text=said) if isinstance(said, str) else Part(data=said)
+
+
+def _files(parts: Sequence[types.FunctionResponsePart]) -> list[Part]:
+    """The files in a function response."""
+    found = []
+    for part in parts:
+        if (blob := part.inline_data) is not None and blob.data is not None:
+            kind, name = blob.mime_type or "", blob.display_name or ""
+            found.append(Part(raw=blob.data, media_type=kind, filename=name))
+        elif (file := part.file_data) is not None and file.file_uri:
+            found.append(Part(url=file.file_uri, media_type=file.mime_type or ""))
+    return found
 
 
 def _returned(answer: RemoteAnswer) -> Any:

@@ -8,14 +8,18 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
-from typing import Any
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from dragoman.bridges.bridge import Question, Run
-from dragoman.bridges.state import LIMIT
+from dragoman.bridges.steps import Steps
+
+T = TypeVar("T")
 
 
 class Stopped(BaseException):
@@ -30,6 +34,14 @@ class Asked(BaseException):
         self.question = question
 
 
+class Ended(Struct):
+    """An agent has ended, in its thread."""
+
+    result: Any = None
+    question: Question | None = None
+    error: BaseException | None = None
+
+
 class Made(Struct):
     """What a call has returned or raised in this process."""
 
@@ -41,22 +53,18 @@ class Calls:
     """The calls of one run, and the questions that it asks."""
 
     def __init__(
-        self,
-        run: Run,
-        number: int,
-        known: Mapping[str, Any],
-        answers: Mapping[str, tuple[str, bool]],
+        self, run: Run, known: Mapping[str, Any], answers: Mapping[str, tuple[str, bool]]
     ) -> None:
         self.known = dict(known)
         """The results of calls, also of the runs before, by their keys."""
-        self._run = run
-        self._number = number
+        self._steps = Steps(run)
         self._answers = answers
         self._counts: Counter[str] = Counter()
         self._events: asyncio.Queue[Any] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._open: set[Future[Any]] = set()
+        self._cancels: list[Callable[[], object]] = []
         self._stopped = False
 
     # -- in threads
@@ -79,31 +87,27 @@ class Calls:
     ) -> Any:
         """The result of a call, which is made once. It is known by its name and content; several
         of the same by their order. If it `fails`, its error is a result, too."""
-        while True:
-            key = self._key(name, content)
-            if (found := self.known.get(key)) is not None:
-                return load(found)
-            made: list[Made] = []
-            context = contextvars.copy_context()
+        key = self._key(name, content)
+        if (found := self.known.get(key)) is not None:
+            return load(found)
+        made: list[Made] = []
+        context = contextvars.copy_context()
 
-            async def perform(
-                made: list[Made] = made, context: contextvars.Context = context
-            ) -> Any:
-                logged: Future[Any] = Future()
-                work = (_work, function, dump, fails, made, logged)
-                # a thread of its own: calls inside of calls must not wait for those of a pool
-                threading.Thread(target=context.run, args=work, daemon=True).start()
-                return await asyncio.wrap_future(logged)
+        async def perform() -> Any:
+            logged: Future[Any] = Future()
+            call = (_make, function, dump, fails, made, logged)
+            # a thread of its own: calls inside of calls must not wait for those of a pool
+            threading.Thread(target=context.run, args=call, daemon=True).start()
+            return await asyncio.wrap_future(logged)
 
-            found = self.wait(self._run.turn.step(f"{self._number}:{key}", perform))
+        found = self.wait(self._steps.call(key, perform, _logged))
+        if found is not None:
             self.known[key] = found
-            if made:
-                if made[0].error is not None:
-                    raise made[0].error
-                return made[0].value
-            if found is not None:
-                return load(found)
-            # it has failed in another process, or could not be logged: it is made again
+        if not made:
+            return load(found)
+        if made[-1].error is not None:
+            raise made[-1].error
+        return made[-1].value
 
     def wait(self, call: Any) -> Any:
         """The result of a coroutine, which runs in the loop."""
@@ -135,20 +139,54 @@ class Calls:
             self._counts[key] += 1
             return f"{key}:{self._counts[key]}"
 
-    # -- in the loop
+    async def stoppable(self, call: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine of a thread's own loop, which `stop` cancels."""
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(call)
+        self._cancels.append(lambda: loop.call_soon_threadsafe(task.cancel))
+        if self._stopped:
+            task.cancel()
+        return await task
 
-    async def told(self) -> Any:
-        """The next that a thread has told."""
-        return await self._events.get()
+    def _end(self, function: Callable[[], Any]) -> None:
+        """Call a function that runs the agent, and tell how it has ended."""
+        with suppress(Stopped):
+            try:
+                CALLS.set(self)
+                self.tell(Ended(function()))
+            except Asked as asked:
+                self.tell(Ended(question=asked.question))
+            except BaseException as error:  # noqa: BLE001 - raised where the thread was begun
+                self.tell(Ended(error=error))
 
-    def stop(self) -> None:
+    # -- in the server's loop
+
+    async def run(
+        self, function: Callable[[], Any], report: Callable[[Any], Awaitable[None]]
+    ) -> Ended:
+        """Call a function that runs the agent, in a thread. What it tells is reported."""
+        # a thread of its own: it waits for its steps, which may need the threads of a pool
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._end, function), daemon=True).start()
+        try:
+            while not isinstance(event := await self._events.get(), Ended):
+                await report(event)
+        finally:
+            self._stop()
+        if event.error is not None:
+            raise event.error
+        return event
+
+    def _stop(self) -> None:
         """End what threads wait for. (What a thread does by itself cannot be ended.)"""
         self._stopped = True
         for future in list(self._open):
             future.cancel()
+        for cancel in self._cancels:
+            with suppress(RuntimeError):  # its loop has ended
+                cancel()
 
 
-def _work(
+def _make(
     function: Callable[[], Any],
     dump: Callable[[Any], Any],
     fails: bool,
@@ -160,18 +198,27 @@ def _work(
     try:
         value = function()
         made.append(Made(value))
-        found = _small(dump(value))
+        found = _json(dump(value))
     except BaseException as error:  # noqa: BLE001 - it is raised where the call is awaited
-        made[:] = [Made(error=error)]
+        made.append(Made(error=error))
         if fails and isinstance(error, Exception):
             found = {"error": [type(error).__name__, str(error)]}
     if logged.set_running_or_notify_cancel():
         logged.set_result(found)
 
 
-def _small(value: Any) -> Any:
+def _json(value: Any) -> Any:
     """A value, if it can be logged."""
     try:
-        return value if len(json.dumps(value)) <= LIMIT else None
+        json.dumps(value)
     except (TypeError, ValueError):
         return None
+    return value
+
+
+def _logged(value: Any) -> Any:
+    return UNSET if value is None else value
+
+
+CALLS: ContextVar[Calls] = ContextVar("calls")
+"""The calls of the run that is in this thread."""

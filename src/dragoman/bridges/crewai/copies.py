@@ -8,6 +8,7 @@ import functools
 import inspect
 import json
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from crewai import Agent, Crew
@@ -19,6 +20,7 @@ from crewai.tools.base_tool import BaseTool, Tool
 from crewai.utilities.agent_utils import extract_tool_call_info
 from pydantic import BaseModel
 
+from dragoman.bridges import third_party_internals
 from dragoman.bridges.bridge import YES
 from dragoman.bridges.crewai.calls import Calls
 
@@ -26,8 +28,8 @@ INPUT = ("input_tokens", "prompt_tokens", "prompt_token_count")
 OUTPUT = ("output_tokens", "completion_tokens", "candidates_token_count")
 
 
-class Work:
-    """What the copies of one run share."""
+class Log:
+    """Makes each call of a model or a tool a step of the task. The copies of one run share it."""
 
     def __init__(self, calls: Calls, approve: frozenset[str]) -> None:
         self.calls = calls
@@ -35,12 +37,12 @@ class Work:
         self.used: dict[str, int] = {}
         self._here = threading.local()
 
-    def seen(self, event: Any, last: str) -> None:
-        """CrewAI has emitted an event. Text is of the answer if it is of the last task."""
+    def seen(self, event: Any, answers: Callable[[Any], bool]) -> None:
+        """CrewAI has emitted an event. `answers` says whether text is of the answer."""
         if isinstance(event, LLMCallCompletedEvent):
             self._here.usage = event.usage
         elif isinstance(event, LLMStreamChunkEvent):
-            if not event.tool_call and (not last or event.task_id == last):
+            if not event.tool_call and answers(event):
                 self.calls.tell(event)
         elif isinstance(event, ToolUsageStartedEvent | ToolUsageFinishedEvent | TaskCompletedEvent):
             self.calls.tell(event)
@@ -129,8 +131,7 @@ class Feedback:
             if said.strip().strip(".!").lower() in YES:
                 context.ask_for_human_input = False
             else:
-                context.messages.append(context._format_feedback_message(said))
-                answer = context._invoke_loop()
+                answer = third_party_internals.improve(context, said)
         return answer
 
     async def handle_feedback_async(self, formatted_answer: Any, context: Any) -> Any:
@@ -138,33 +139,33 @@ class Feedback:
         return await asyncio.to_thread(self.handle_feedback, formatted_answer, context)
 
 
-def copied(served: Agent | Crew, work: Work) -> Agent | Crew:
+def copied(served: Agent | Crew, log: Log) -> Agent | Crew:
     """A copy whose calls are logged."""
-    twin = served.copy()
-    agents = [twin] if isinstance(twin, Agent) else [*twin.agents]
-    if isinstance(twin, Crew):
-        for task in twin.tasks:
-            task.tools = [_tool(tool, work) for tool in task.tools or ()]
+    made = served.copy()
+    agents = [made] if isinstance(made, Agent) else [*made.agents]
+    if isinstance(made, Crew):
+        for task in made.tasks:
+            task.tools = [_tool(tool, log) for tool in task.tools or ()]
             if task.agent is not None and not any(task.agent is agent for agent in agents):
                 agents.append(task.agent)
-        if twin.manager_agent is not None:
-            agents.append(twin.manager_agent)
+        if made.manager_agent is not None:
+            agents.append(made.manager_agent)
         for name in ("manager_llm", "planning_llm"):
-            if isinstance(llm := getattr(twin, name), BaseLLM):
-                setattr(twin, name, _model(llm, work))
+            if isinstance(llm := getattr(made, name), BaseLLM):
+                setattr(made, name, _model(llm, log))
     for agent in agents:
         if isinstance(agent.llm, BaseLLM):
-            agent.llm = _model(agent.llm, work)
-        agent.tools = [_tool(tool, work) for tool in agent.tools or ()]
-    return twin
+            agent.llm = _model(agent.llm, log)
+        agent.tools = [_tool(tool, log) for tool in agent.tools or ()]
+    return made
 
 
-def _model(llm: BaseLLM, work: Work) -> BaseLLM:
+def _model(llm: BaseLLM, log: Log) -> BaseLLM:
     """A model whose calls are logged."""
     names = list(inspect.signature(BaseLLM.call).parameters)[1:]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return work.model(streaming, dict(zip(names, args, strict=False)) | kwargs)
+        return log.model(streaming, dict(zip(names, args, strict=False)) | kwargs)
 
     async def acall(*args: Any, **kwargs: Any) -> Any:
         return await asyncio.to_thread(call, *args, **kwargs)
@@ -172,23 +173,23 @@ def _model(llm: BaseLLM, work: Work) -> BaseLLM:
     streaming = copy.copy(llm)
     if "stream" not in llm.model_fields_set:
         streaming.stream = True
-    twin = copy.copy(streaming)
-    vars(twin).update(call=call, acall=acall)
-    return twin
+    made = copy.copy(streaming)
+    vars(made).update(call=call, acall=acall)
+    return made
 
 
-def _tool(tool: BaseTool, work: Work) -> BaseTool:
+def _tool(tool: BaseTool, log: Log) -> BaseTool:
     """A tool whose calls are logged."""
     name = "func" if isinstance(tool, Tool) else "_run"
     original = getattr(tool, name)
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return work.tool(tool.name, original, args, kwargs)
+        return log.tool(tool.name, original, args, kwargs)
 
-    twin = copy.copy(tool)
-    vars(twin)[name] = call
-    return twin
+    made = copy.copy(tool)
+    vars(made)[name] = call
+    return made
 
 
 def _dumped(value: Any) -> Any:

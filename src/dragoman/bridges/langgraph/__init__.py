@@ -3,30 +3,39 @@ on with the superstep that had not ended."""
 
 from __future__ import annotations
 
-import base64
 import json
+import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Unpack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Unpack, get_type_hints
 
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, RemoveMessage
+import msgspec
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphRecursionError
 from langgraph.pregel import Pregel
-from langgraph.types import Command, Interrupt
+from langgraph.types import Command, Interrupt, StateSnapshot
 from msgspec import UNSET, Struct
-from pydantic import BaseModel
+from pydantic import BaseModel, PydanticUserError
+from pydantic_core import to_jsonable_python
 
 from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
+from dragoman.bridges.langgraph.breakpoints import BREAKPOINT, breakpoints, declined, refusals
+from dragoman.bridges.langgraph.messages import content_of, files_of, messages_of, without_gone
 from dragoman.bridges.langgraph.remote import node, tools
 from dragoman.bridges.langgraph.saver import Saver
-from dragoman.bridges.state import LIMIT
+from dragoman.bridges.state import LIMIT, change, changed
 
 __all__ = ("LangGraph", "node", "serve", "tools")
 
 MODES = ["messages", "updates", "custom"]
+TURN = "dragoman_turn"
+"""The key of the metadata of checkpoints that says which turn began the run."""
+LIMIT_VARIABLE, USUAL_LIMIT = "LANGGRAPH_DEFAULT_RECURSION_LIMIT", 10007
+"""Where LangGraph takes the most supersteps of a run from, if the graph does not say it."""
 
 
 def serve(graph: Pregel[Any, Any, Any, Any], **options: Unpack[BridgeOptions]) -> Agent:
@@ -38,11 +47,20 @@ class SuperStep(Struct, frozen=True):
     """Where a graph was after a superstep."""
 
     state: bytes
-    """Packed, see `Run.pack`."""
+    """The `change` of what `Saver` has, or of a `Place`."""
     ended: bool
     questions: tuple[Question, ...] = ()
     result: Any = None
     usage: dict[str, int] = {}
+    too_large: int = 0
+    """The size of a state that is too large to be kept."""
+
+
+class Place(Struct, frozen=True):
+    """Where a graph with a checkpointer of the user's own was after a superstep."""
+
+    checkpoint: str = ""
+    next: tuple[str, ...] = ()
 
 
 class LangGraph:
@@ -50,34 +68,48 @@ class LangGraph:
 
     package = "langgraph"
     logs_steps = True
-    output = None
 
     def __init__(self, graph: Pregel[Any, Any, Any, Any]) -> None:
         self._graph = graph
         name = graph.get_name()
         self.name = "" if name == "LangGraph" else name
         self.description = ""
+        kind = _fields(graph.get_output_schema).get("structured_response")
+        self.output = None if kind is Any else kind
         saver = graph.checkpointer
         own = isinstance(saver, BaseCheckpointSaver) and not isinstance(saver, InMemorySaver)
         self._own_saver = own
         """The user's own checkpointer keeps the state."""
+        inner = (each for _, each in graph.get_subgraphs(recurse=True))
+        self._stops = not any(each.checkpointer is True for each in inner)
+        """It stops after each superstep. A subgraph with a memory of its own takes no new message
+        in a run that goes on after a stop: there, all up to a question is one step."""
+
+        usual = int(os.environ.get(LIMIT_VARIABLE, USUAL_LIMIT))
+        self._limit: int = (graph.config or {}).get("recursion_limit") or usual
+        """So many supersteps may a run have."""
 
     async def run(self, run: Run) -> Outcome:
         """Run the graph until it ends or asks."""
-        # decoded first: a state that cannot be read must not look like a failed step
-        state = run.load(Saver.loads)
-        data = b"" if state is None else run.pack(state.dumps())
-        given: Any = _resume(run.answers) if run.answers else None
-        begins = not run.answers
-        used: Counter[str] = Counter()
-        while True:
+        # decoded first: what is wrong with it must not look like a failed step
+        data = run.pack(run.load(_place if self._own_saver else _saved) or b"")
+        given = None if run.answers else self._input(run.parts)
+        answers, used = run.answers, Counter[str]()
+        for _ in range(self._limit):
             found = await run.turn.step(
-                "superstep", self._step, run, data, given, begins, returns=SuperStep
+                "superstep", self._step, run, data, given, answers, returns=SuperStep
             )
-            data, given, begins = found.state, None, False
+            if found.too_large:
+                raise UserError(
+                    f"The state of the graph has {found.too_large} bytes, compressed, and at most "
+                    f"{LIMIT} are kept; compile the graph with a checkpointer of your own"
+                )
+            data, given, answers = changed(data, found.state), None, ()
             used.update(found.usage)
             if found.ended or found.questions:
                 break
+        else:
+            raise UserError(self._endless)
         return Outcome(
             state=run.unpack(data),
             questions=found.questions,
@@ -85,46 +117,73 @@ class LangGraph:
             usage=dict(used),
         )
 
-    async def _step(self, run: Run, data: bytes, given: Any, begins: bool) -> SuperStep:
-        """Run one superstep."""
-        saver = None if self._own_saver else Saver.loads(run.unpack(data)) if data else Saver()
+    async def _step(
+        self, run: Run, data: bytes, given: Any, answers: Sequence[Answer]
+    ) -> SuperStep:
+        """Run one superstep, or pass over one that the client has declined."""
+        state = run.unpack(data)
+        saver = None if self._own_saver else Saver.loads(state) if state else Saver()
         graph = self._graph if saver is None else self._graph.copy({"checkpointer": saver})
         config: Any = {"configurable": {"thread_id": run.session}}
-        if begins:
-            key = run.turn.idempotency_key
-            config["metadata"] = {"dragoman_turn": key}
-            if saver is None and await _begun(graph, config, key):
-                given = None  # the graph has taken the message before a crash
-            else:
-                given = self._input(run.parts)
+        turn = "" if given is None else run.turn.idempotency_key
+        if turn:
+            config["metadata"] = {TURN: turn}
+        before = await graph.aget_state(config, subgraphs=True)
+        place = msgspec.json.decode(state, type=Place) if saver is None and state else Place()
         used: Counter[str] = Counter()
-        async for mode, event in graph.astream(
-            given, config, stream_mode=MODES, interrupt_after="*"
-        ):
-            await _report(run, mode, event, used)
-        snapshot = await graph.aget_state(config)
-        questions = tuple(
-            question for interrupt in snapshot.interrupts for question in _questions(interrupt)
-        )
-        ended = not snapshot.next
-        if ended and saver is not None:
-            await _shorten(run, graph, config, saver)
+        ended = stopped = False
+        if (taken := _taken(graph, before, place, turn, answers)) is not None:
+            ran = taken
+        elif declined(answers):
+            ran, ended = await _passed_over(run, graph, config)
+        else:
+            given = None if _has_begun(before, turn) else given
+            given = _resume(answers) if given is None else given
+            ran = await self._advance(run, graph, config, given, used)
+            stopped = True
+        snapshot = await graph.aget_state(config, subgraphs=True)
+        asked = (*_asked(snapshot), *breakpoints(graph, snapshot, ran, stopped=stopped))
+        ended = ended or not snapshot.next
+        too_large = 0 if saver is None else _shorten(run, saver, ended)
+        after = b"" if too_large else _written(snapshot) if saver is None else saver.dumps()
         return SuperStep(
-            b"" if saver is None else _packed(run, saver),
+            change(data, run.pack(after)),
             ended,
-            questions,
-            _result(snapshot.values) if ended else None,
+            () if ended else asked,
+            _result(snapshot.values) if not snapshot.next else None,
             dict(used),
+            too_large,
         )
+
+    async def _advance(
+        self, run: Run, graph: Any, config: Any, given: Any, used: Counter[str]
+    ) -> set[str]:
+        """Run a graph until it stops. Return the names of the nodes of the superstep that has
+        ended."""
+        ran: set[str] = set()
+        stops = "*" if self._stops else None
+        events = graph.astream(given, config, stream_mode=MODES, interrupt_after=stops)
+        try:
+            async for mode, event in events:
+                if mode == "updates" and isinstance(event, Mapping):
+                    ran.update(name for name in event if not name.startswith("__"))
+                await _report(run, mode, event, used)
+        except GraphRecursionError as error:
+            raise UserError(self._endless) from error
+        return ran if self._stops else set()
+
+    @property
+    def _endless(self) -> str:
+        return f"The graph did not end within {self._limit} steps"
 
     def _input(self, parts: Sequence[Part]) -> Any:
         """The client's message as the graph takes it."""
-        fields = self._graph.get_input_jsonschema().get("properties", {})
+        fields = _fields(self._graph.get_input_schema)
         data = next((part.data for part in parts if part.data is not UNSET), None)
         if isinstance(data, dict) and set(data) & set(fields):
             return data
         if "messages" in fields or not fields:
-            return {"messages": [HumanMessage(content=_content(parts))]}
+            return {"messages": [HumanMessage(content=content_of(parts))]}
         text = "\n".join(part.text for part in parts if part.text is not None)
         if len(fields) == 1:
             return {next(iter(fields)): text}
@@ -132,33 +191,73 @@ class LangGraph:
         raise UserError(f"The message must have data with the fields {known}")
 
 
-async def _begun(graph: Any, config: Any, key: str) -> bool:
-    """Whether the user's own checkpointer has the beginning of this turn."""
-    snapshot = await graph.aget_state(config)
-    about = snapshot.metadata or {}
-    return bool(snapshot.next) and about.get("dragoman_turn") == key
+def _fields(schema: Callable[[], type[BaseModel]]) -> dict[str, Any]:
+    """The types of the fields of a graph's input or output; empty if it is not an object."""
+    try:
+        model = schema()
+    except PydanticUserError:  # types that have no schema
+        return {}
+    root = model.model_fields.get("root")
+    kind = model if root is None else root.annotation
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return {name: field.annotation for name, field in kind.model_fields.items()}
+    return get_type_hints(kind) if isinstance(kind, type) else {}
 
 
-def _content(parts: Sequence[Part]) -> Any:
-    """Text, and files as content blocks."""
-    blocks: list[Any] = []
-    for part in parts:
-        kind = part.media_type or "application/octet-stream"
-        what = kind.partition("/")[0]
-        what = what if what in ("image", "audio", "video") else "file"
-        if part.text is not None:
-            blocks.append({"type": "text", "text": part.text})
-        elif part.raw is not None:
-            data = base64.b64encode(part.raw).decode()
-            blocks.append({"type": what, "base64": data, "mime_type": kind})
-        elif part.url is not None:
-            blocks.append({"type": what, "url": part.url, "mime_type": kind})
-        elif part.data is not UNSET:
-            text = json.dumps(part.data, ensure_ascii=False)
-            blocks.append({"type": "text", "text": text})
-    if len(blocks) == 1 and blocks[0]["type"] == "text":
-        return blocks[0]["text"]
-    return blocks
+async def _passed_over(run: Run, graph: Any, config: Any) -> tuple[set[str], bool]:
+    """Do not run the nodes after a breakpoint, which the client has declined. Return their names,
+    and whether the run has ended with that: if not, a model is told of it."""
+    snapshot = await graph.aget_state(config, subgraphs=True)
+    messages, names = refusals(snapshot), set(snapshot.next)
+    if messages:
+        await graph.aupdate_state(config, {"messages": messages}, as_node=snapshot.next[0])
+        return names, False
+    await run.write(f"Declined: {' and '.join(sorted(names))} did not run")
+    return names, True
+
+
+def _has_begun(before: StateSnapshot, turn: str) -> bool:
+    """Whether the user's own checkpointer has the message of this turn already."""
+    return bool(turn) and (before.metadata or {}).get(TURN) == turn
+
+
+def _taken(
+    graph: Any, before: StateSnapshot, place: Place, turn: str, answers: Sequence[Answer]
+) -> set[str] | None:
+    """The nodes that have run if the user's own checkpointer has the end of this superstep already,
+    since a process ended before it was logged; None if the superstep is to be run."""
+    if turn:
+        if not _has_begun(before, turn) or (before.metadata or {}).get("source") == "input":
+            return None
+        return set(graph.interrupt_after_nodes) - {"*"}  # perhaps: it is better to ask too often
+    known = {answer.id for answer in answers}
+    if any(each.id not in known for each in breakpoints(graph, before, (), stopped=False)):
+        return set()  # nobody was asked before the process ended
+    if place.checkpoint in ("", before.config["configurable"]["checkpoint_id"]):
+        return None
+    return set(place.next)
+
+
+def _written(snapshot: StateSnapshot) -> bytes:
+    where = snapshot.config["configurable"]
+    return msgspec.json.encode(Place(where["checkpoint_id"], snapshot.next))
+
+
+def _place(data: bytes) -> bytes:
+    """A state that is a `Place`."""
+    msgspec.json.decode(data, type=Place)
+    return data
+
+
+def _saved(data: bytes) -> bytes:
+    """A state that a `Saver` can read, with a note instead of each file that is gone."""
+    saver = Saver.loads(data)
+    messages = messages_of(saver.values)
+    present = without_gone(messages)
+    if present == messages:
+        return data
+    saver.set_value("messages", present)
+    return saver.dumps()
 
 
 async def _report(run: Run, mode: str, event: Any, used: Counter[str]) -> None:
@@ -167,7 +266,7 @@ async def _report(run: Run, mode: str, event: Any, used: Counter[str]) -> None:
         message, _ = event
         if isinstance(message, AIMessage | AIMessageChunk):
             await run.write(str(message.text))  # a subclass of str in some versions
-            for file in _files(message):
+            for file in files_of(message):
                 await run.file(file)
             if message.usage_metadata:
                 used["requests"] += 1
@@ -175,7 +274,7 @@ async def _report(run: Run, mode: str, event: Any, used: Counter[str]) -> None:
                     used[key] += message.usage_metadata[key]
     elif mode == "updates":
         for update in event.values() if isinstance(event, Mapping) else ():
-            for message in _messages(update):
+            for message in messages_of(update):
                 for call in getattr(message, "tool_calls", None) or ():
                     await run.tool(call["name"])
     elif mode == "custom":
@@ -183,17 +282,9 @@ async def _report(run: Run, mode: str, event: Any, used: Counter[str]) -> None:
         await run.detail(text)
 
 
-def _files(message: AIMessage) -> Iterator[Part]:
-    """The files that a model made."""
-    for block in message.content if isinstance(message.content, list) else ():
-        if isinstance(block, dict) and isinstance(block.get("base64"), str):
-            kind = block.get("mime_type") or "application/octet-stream"
-            yield Part(raw=base64.b64decode(block["base64"]), media_type=kind)
-
-
-def _messages(update: Any) -> list[Any]:
-    found = update.get("messages", ()) if isinstance(update, Mapping) else ()
-    return list(found) if isinstance(found, list | tuple) else [found]
+def _asked(snapshot: StateSnapshot) -> list[Question]:
+    """What the nodes of a graph ask."""
+    return [each for interrupt in snapshot.interrupts for each in _questions(interrupt)]
 
 
 def _questions(interrupt: Interrupt) -> Iterator[Question]:
@@ -217,20 +308,22 @@ def _questions(interrupt: Interrupt) -> Iterator[Question]:
     yield Question(interrupt.id, text or json.dumps(value, default=str))
 
 
-def _resume(answers: Sequence[Answer]) -> Command[Any]:
-    """The answers, by the interrupts that asked for them."""
+def _resume(answers: Sequence[Answer]) -> Command[Any] | None:
+    """The answers, by the interrupts that asked for them; None if only breakpoints have asked."""
     found: dict[str, Any] = {}
     decisions: dict[str, list[Any]] = defaultdict(list)
     for answer in answers:
+        if answer.id.startswith(BREAKPOINT):
+            continue
         id, colon, _ = answer.id.partition(":")
         if colon:
             message = {"message": answer.text} if answer.text else {}
             reject = {"type": "reject", **message}
             decisions[id].append({"type": "approve"} if answer.approved else reject)
         else:
-            found[id] = answer.said
+            found[id] = content_of(answer.parts) if answer.files else answer.said
     found |= {id: {"decisions": some} for id, some in decisions.items()}
-    return Command(resume=found)
+    return Command(resume=found) if found else None
 
 
 def _result(values: Any) -> Any:
@@ -243,31 +336,19 @@ def _result(values: Any) -> Any:
     found = values.get("structured_response")
     if found is None and "messages" not in values:
         found = dict(values)
-    if isinstance(found, BaseModel):
-        return found.model_dump(mode="json")
-    return None if found is None else json.loads(json.dumps(found, default=str))
+    return to_jsonable_python(found, fallback=str)
 
 
-def _packed(run: Run, saver: Saver) -> bytes:
-    state = run.pack(saver.dumps())
-    if len(state) > LIMIT:
-        raise ValueError(
-            f"the state of the graph has {len(state)} bytes, compressed; at most {LIMIT} are kept. "
-            "Compile the graph with a checkpointer of your own"
-        )
-    return state
-
-
-async def _shorten(run: Run, graph: Any, config: Any, saver: Saver) -> None:
-    """Forget the oldest messages of a conversation whose state has become too large."""
-    while len(run.pack(saver.dumps())) > LIMIT:
-        values = (await graph.aget_state(config)).values
-        messages = _messages(values)
+def _shorten(run: Run, saver: Saver, ended: bool) -> int:
+    """Forget the oldest messages of a conversation whose state has become too large, and, if it has
+    `ended`, all of it if that does not help. Return the size if it is too large still."""
+    while (size := len(run.pack(saver.dumps()))) > LIMIT:
+        messages = messages_of(saver.values)
         starts = [n for n, message in enumerate(messages) if isinstance(message, HumanMessage)]
-        if len(starts) < 2:
-            saver.clear()  # what is left is too large by itself
-            return
-        gone = messages[: starts[len(starts) // 2]]
-        await graph.aupdate_state(
-            config, {"messages": [RemoveMessage(id=message.id) for message in gone]}
-        )
+        if len(starts) > 1:
+            saver.set_value("messages", messages[starts[len(starts) // 2] :])
+        elif ended:
+            saver.clear()
+        else:
+            return size
+    return 0

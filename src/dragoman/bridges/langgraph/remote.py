@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Literal, Unpack
+from uuid import uuid4
 
 import msgspec
 from langchain_core.messages import AIMessage
@@ -20,13 +22,14 @@ from pydantic import PrivateAttr
 from dragoman import Part
 from dragoman.bridges import remote
 from dragoman.bridges.bridge import current_run
+from dragoman.bridges.langgraph.messages import parts_of
 from dragoman.bridges.remote import Remote, RemoteAnswer, RemoteFailed, RemoteQuestion, RemoteTool
 from dragoman.client import Options
 
 _call: ContextVar[tuple[str, Mapping[str, Any]]] = ContextVar("_call")
-"""The id of the tool call, and what is configurable."""
-_calls: ContextVar[dict[str, int]] = ContextVar("_calls")
-"""How often this run of a node has made calls without an id."""
+"""The name of the tool call, and what is configurable."""
+RUNS = 1000
+"""So many runs of nodes are remembered, to count their calls."""
 
 
 async def tools(*agents: Remote, **options: Unpack[Options]) -> list[BaseTool]:
@@ -64,6 +67,8 @@ class _Tool(BaseTool):
     response_format: Literal["content", "content_and_artifact"] = "content_and_artifact"
     handle_tool_error: Any = True
     _remote: RemoteTool = PrivateAttr()
+    _counts: OrderedDict[Any, Counter[str]] = PrivateAttr(default_factory=OrderedDict)
+    """How often each of the latest runs of nodes has made a call without an id."""
 
     def __init__(self, tool: RemoteTool, **given: Any) -> None:
         super().__init__(**given)
@@ -71,16 +76,31 @@ class _Tool(BaseTool):
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """See `BaseTool.ainvoke`."""
-        id = (input.get("id") or "") if isinstance(input, Mapping) and "args" in input else ""
-        _call.set((id, ensure_config(config).get("configurable", {})))
+        config = ensure_config(config)
+        called = isinstance(input, Mapping) and "args" in input
+        id = (input.get("id") if called else "") or self._counted(config, input)
+        _call.set((id, config.get("configurable", {})))
         return await super().ainvoke(input, config, **kwargs)
+
+    def _counted(self, config: RunnableConfig, input: Any) -> str:
+        """A name for a call without an id: the same when the node is run again."""
+        run = getattr(config.get("callbacks"), "parent_run_id", None)
+        if run is None:  # nothing runs this again
+            return uuid4().hex
+        counts = self._counts.setdefault(run, Counter())
+        if len(self._counts) > RUNS:
+            self._counts.popitem(last=False)
+        content = json.dumps([self.name, input], sort_keys=True, default=str)
+        name = hashlib.sha256(content.encode()).hexdigest()
+        counts[name] += 1
+        return f"{name}:{counts[name]}"
 
     def _run(self, **arguments: Any) -> Any:
         raise NotImplementedError("remote agents are called from graphs that run with `ainvoke`")
 
     async def _arun(self, **arguments: Any) -> Any:
-        id, where = _call.get(("", {}))
-        key = _key(where, id or _ordinal(self.name, arguments))
+        id, where = _call.get((uuid4().hex, {}))
+        key = _key(where, id)
         try:
             found = await _answered(self._remote, arguments, key, where)
         except RemoteFailed as error:
@@ -112,6 +132,8 @@ async def _answered(
                 f"{tool.name} asks: {question.text}; a graph needs a checkpointer to be asked"
             )
         said = interrupt(question.value)
+        if isinstance(said, list):  # content blocks
+            said = parts_of(said)
         number += 1
         try:
             return await tool.answer(question.task, said, key=f"{key}:{number}", report=reports)
@@ -122,22 +144,15 @@ async def _answered(
 def _writer() -> Any:
     try:
         return get_stream_writer()
-    except RuntimeError:  # outside of a graph
+    except (RuntimeError, KeyError):  # outside of a graph
         return None
 
 
 def _key(where: Mapping[str, Any], call: str = "") -> str:
-    """The same when LangGraph runs the node again."""
-    return remote.key(str(where.get("thread_id", "")), str(where.get("checkpoint_ns", "")), call)
-
-
-def _ordinal(name: str, arguments: Mapping[str, Any]) -> str:
-    """A name for a call without an id: the same when the node is run again."""
-    content = json.dumps([name, arguments], sort_keys=True, default=str)
-    digest = hashlib.sha256(content.encode()).hexdigest()
-    counts = _calls.get({})
-    _calls.set({**counts, digest: counts.get(digest, 0) + 1})
-    return f"{digest}:{counts.get(digest, 0)}"
+    """The same when LangGraph runs the node again. Outside of a graph, ids of calls may be those of
+    another conversation: there, each call is a new one."""
+    names = (str(where.get("thread_id", "")), str(where.get("checkpoint_ns", "")))
+    return remote.key(*names, call, *(() if any(names) else (uuid4().hex,)))
 
 
 def _content(found: RemoteAnswer) -> Any:

@@ -17,8 +17,11 @@ from msgspec import Struct
 Typed = tuple[str, bytes]
 """A value as LangGraph serializes it: its type and its bytes."""
 
+CHECKPOINT = {"id", "channel_values", "channel_versions", "versions_seen"}
+"""What a checkpoint has."""
 
-class _Kept(Struct):
+
+class _Newest(Struct):
     """The newest checkpoint of a namespace, and the writes that are pending on it."""
 
     id: str
@@ -32,41 +35,59 @@ class Saver(BaseCheckpointSaver[int]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: dict[str, _Kept] = {}
+        self._newest: dict[str, _Newest] = {}
 
     def dumps(self) -> bytes:
         """Everything, as bytes."""
-        return msgspec.msgpack.encode(self._kept) if self._kept else b""
+        return msgspec.msgpack.encode(self._newest) if self._newest else b""
 
     @classmethod
     def loads(cls, data: bytes) -> Saver:
         """What `dumps` wrote; raises an error if it cannot be read."""
         saver = cls()
-        saver._kept = msgspec.msgpack.decode(data, type=dict[str, _Kept])
-        for kept in saver._kept.values():
-            saver.serde.loads_typed(kept.checkpoint)
+        saver._newest = msgspec.msgpack.decode(data, type=dict[str, _Newest])
+        for newest in saver._newest.values():
+            missing = CHECKPOINT - set(saver.serde.loads_typed(newest.checkpoint))
+            if missing:
+                raise ValueError(f"the checkpoint has no {', '.join(missing)}")
+            for typed in (newest.metadata, *(value for _, _, value, _ in newest.writes)):
+                saver.serde.loads_typed(typed)
         return saver
 
     def clear(self) -> None:
         """Forget everything."""
-        self._kept.clear()
+        self._newest.clear()
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of the graph's channels."""
+        newest = self._newest.get("")
+        found = self.serde.loads_typed(newest.checkpoint)["channel_values"] if newest else {}
+        return dict(found)
+
+    def set_value(self, channel: str, value: Any) -> None:
+        """Change the value of a channel."""
+        newest = self._newest[""]
+        checkpoint = self.serde.loads_typed(newest.checkpoint)
+        values = {**checkpoint["channel_values"], channel: value}
+        newest.checkpoint = self.serde.dumps_typed({**checkpoint, "channel_values": values})
 
     def get_tuple(self, config: Any) -> CheckpointTuple | None:
         """See `BaseCheckpointSaver.get_tuple`."""
         where = config["configurable"]
         namespace = where.get("checkpoint_ns", "")
-        kept = self._kept.get(namespace)
+        newest = self._newest.get(namespace)
         wanted = get_checkpoint_id(config)
-        if kept is None or (wanted and wanted != kept.id):
+        if newest is None or (wanted and wanted != newest.id):
             return None
-        found = {"checkpoint_ns": namespace, "checkpoint_id": kept.id}
+        found = {"checkpoint_ns": namespace, "checkpoint_id": newest.id}
         return CheckpointTuple(
             config={"configurable": {"thread_id": where["thread_id"], **found}},
-            checkpoint=self.serde.loads_typed(kept.checkpoint),
-            metadata=self.serde.loads_typed(kept.metadata),
+            checkpoint=self.serde.loads_typed(newest.checkpoint),
+            metadata=self.serde.loads_typed(newest.metadata),
             pending_writes=[
                 (task, channel, self.serde.loads_typed(value))
-                for task, channel, value, _ in kept.writes
+                for task, channel, value, _ in newest.writes
             ],
         )
 
@@ -80,7 +101,12 @@ class Saver(BaseCheckpointSaver[int]):
         """See `BaseCheckpointSaver.put`."""
         where = config["configurable"]
         namespace = where.get("checkpoint_ns", "")
-        self._kept[namespace] = _Kept(
+        # the runs of subgraphs that belong to the checkpoint before have ended
+        begins = f"{namespace}|" if namespace else ""
+        for name in [name for name in self._newest if name.startswith(begins)]:
+            if ":" in name[len(begins) :]:
+                del self._newest[name]
+        self._newest[namespace] = _Newest(
             checkpoint["id"],
             self.serde.dumps_typed(checkpoint),
             self.serde.dumps_typed(dict(metadata)),
@@ -93,16 +119,16 @@ class Saver(BaseCheckpointSaver[int]):
     ) -> None:
         """See `BaseCheckpointSaver.put_writes`."""
         where = config["configurable"]
-        kept = self._kept.get(where.get("checkpoint_ns", ""))
-        if kept is None or kept.id != where["checkpoint_id"]:
+        newest = self._newest.get(where.get("checkpoint_ns", ""))
+        if newest is None or newest.id != where["checkpoint_id"]:
             return
         for index, (channel, value) in enumerate(writes):
             place = WRITES_IDX_MAP.get(channel, index)
-            known = [w for w in kept.writes if (w[0], w[3]) == (task_id, place)]
+            known = [w for w in newest.writes if (w[0], w[3]) == (task_id, place)]
             if known and place >= 0:
                 continue
-            kept.writes = [w for w in kept.writes if w not in known]
-            kept.writes.append((task_id, channel, self.serde.dumps_typed(value), place))
+            newest.writes = [w for w in newest.writes if w not in known]
+            newest.writes.append((task_id, channel, self.serde.dumps_typed(value), place))
 
     async def aget_tuple(self, config: Any) -> CheckpointTuple | None:
         """See `get_tuple`."""

@@ -29,7 +29,7 @@ from workflows.events import (
 from workflows.utils import get_steps_from_instance
 
 from dragoman import Agent, Part, UserError
-from dragoman.bridges import bridge
+from dragoman.bridges import bridge, third_party_internals
 from dragoman.bridges.bridge import BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.llamaindex.steps import GATE, Gate, Live, gated
 from dragoman.bridges.llamaindex.values import (
@@ -43,7 +43,6 @@ from dragoman.bridges.llamaindex.values import (
     question_of,
     response,
     start_event,
-    waiting,
 )
 from dragoman.bridges.state import LIMIT
 
@@ -70,6 +69,7 @@ def serve(
     `start` is the field of the start event that takes the text of a message, or a function that
     makes the start event of the parts of a message. `memory` makes the memory of a conversation, of
     its name, for an agent that is to keep its conversations in a store of yours."""
+    third_party_internals.check_version(LlamaIndex.package)
     return bridge.serve(LlamaIndex(workflow, start, memory), **options)
 
 
@@ -177,9 +177,8 @@ class LlamaIndex:
         """Start the workflow, or go on with it."""
         ctx, messages = self._context(place)
         goes_on = ctx is not None and ctx.is_running
-        workers = json.loads(place.state)["context"].get("workers", {}) if goes_on else {}
-        known = [step for name, step in workers.items() if name in self._gated]
-        gate = Gate(sum(len(step["in_progress"]) for step in known))
+        saved = json.loads(place.state)["context"] if goes_on else {}
+        gate = Gate(third_party_internals.begun(saved, self._gated))
         token = GATE.set(gate)
         try:
             if goes_on:
@@ -197,7 +196,7 @@ class LlamaIndex:
             memory = memories.ChatMemoryBuffer.from_defaults(messages, llm=self._model())
             await handler.ctx.store.set("memory", memory)
         if goes_on and place.asked:
-            if any(waiter["has_requirements"] for waiter in waiting(workers)):
+            if any(each["has_requirements"] for each in third_party_internals.waiters(saved)):
                 await now.settle()  # until then, an answer would go to all who wait
             for answer in run.answers:
                 await handler.send_event(response(place.asked[answer.id], answer))
@@ -229,8 +228,8 @@ class LlamaIndex:
                 # the framework never writes down a memory: its messages are written down here
                 warnings.simplefilter("ignore", UnserializableKeyWarning)
                 context = now.handler.ctx.to_dict()
-            if ended:  # nothing else: the time that has passed counts for this run only
-                context = {"version": context["version"], "state": context["state"]}
+            if ended:
+                context = third_party_internals.at_rest(context)
             messages: list[Any] = []
             if self._agent and self._memory is None:
                 memory = await now.handler.ctx.store.get("memory", default=None)
@@ -283,8 +282,7 @@ class LlamaIndex:
         state = await self._state(now)
         if not state:
             raise unable
-        waiters = waiting(json.loads(state)["context"]["workers"])
-        waiters = [waiter for waiter in waiters if not waiter["resolved_event"]]
+        waiters = third_party_internals.waiters(json.loads(state)["context"])
         questions, asked = [], {}
         for number, event in enumerate(now.asked or [None] * len(waiters)):
             found = {} if event is None else fields_of(event)

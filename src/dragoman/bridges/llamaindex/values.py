@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 from pydantic import BaseModel, ValidationError
 from workflows import Workflow
 from workflows.context import JsonSerializer
 from workflows.events import Event, HumanResponseEvent, StartEvent, StopEvent
 
 from dragoman import Part, UserError
+from dragoman.bridges.answers import files_of, words_of
 from dragoman.bridges.bridge import Answer, Question
 
 TEXTS = ("user_msg", "message", "query", "question", "input", "text")
@@ -25,11 +27,6 @@ WORDS = ("prefix", "question", "message", "msg", "text", "prompt", "description"
 def joined(context: Any, messages: Sequence[Any]) -> bytes:
     """A context and the messages of a memory, as JSON."""
     return json.dumps({"context": context, "messages": messages}).encode()
-
-
-def waiting(workers: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The steps that wait for an event, in a context that was written down."""
-    return [each for step in workers.values() for each in step["collected_waiters"]]
 
 
 def fields_of(event: Event) -> dict[str, Any]:
@@ -74,14 +71,19 @@ def response(asked: Asked, answer: Answer) -> Event:
     the answer to its own question."""
     kind: Any = JsonSerializer().resolve_class(asked.kind)
     data = answer.data if isinstance(answer.data, dict) else {}
-    given: dict[str, Any] = {"response": answer.text}
+    files = [_file(part) for part in files_of(answer)] if "files" in kind.model_fields else []
+    text = answer.text if files else words_of(replace(answer, data=None))
+    given: dict[str, Any] = {"response": text}
+    if files:
+        given["files"] = files
     if asked.approval:
         said = "yes" if answer.approved else "no"
         given = {"response": said, "approved": answer.approved, "reason": answer.text}
         return _filled(kind, {**asked.fields, **given})
     wanted = [name for name, field in kind.model_fields.items() if field.is_required()]
+    wanted = [name for name in wanted if name != "files"]
     if len(wanted) == 1:
-        given[wanted[0]] = answer.text
+        given[wanted[0]] = text
     # no data of the client's approve anything, or answer another question
     given |= {key: value for key, value in data.items() if key != "approved"}
     return _filled(kind, {**given, **asked.fields})

@@ -12,6 +12,7 @@ from agent_framework import Content, Message
 from msgspec import UNSET
 
 from dragoman import Part
+from dragoman.bridges.answers import files_of
 from dragoman.bridges.bridge import Answer, Question, Run
 
 
@@ -145,9 +146,16 @@ def to_messages(answers: Sequence[Answer], asked: Sequence[Content]) -> list[Mes
         if request.type == "function_approval_request":
             approvals.append(request.to_function_approval_response(answer.approved))
         elif request.call_id:
-            value = answer.text if answer.data is None else answer.data
-            results.append(Content.from_function_result(request.call_id, result=value))
+            results.append(to_result(request, answer))
         else:
-            words.append(Content.from_text(answer.text))
+            words += to_contents(answer.parts)
     found = [Message("user", approvals), Message("tool", results), Message("user", words)]
     return [message for message in found if message.contents]
+
+
+def to_result(request: Content, answer: Answer) -> Content:
+    """The answer to a call of a tool that the client is to make."""
+    value: Any = answer.text if answer.data is None else answer.data
+    if files_of(answer):
+        value = to_contents(answer.parts)
+    return Content.from_function_result(str(request.call_id), result=value)

@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from agent_framework import (
@@ -24,8 +24,15 @@ from msgspec import UNSET, Struct
 from pydantic_core import to_jsonable_python
 
 from dragoman import Part, UserError
+from dragoman.bridges.answers import value_of
 from dragoman.bridges.bridge import Answer, Outcome, Question, Run
-from dragoman.bridges.microsoft.messages import Report, to_contents, to_question, usage_of
+from dragoman.bridges.microsoft.messages import (
+    Report,
+    to_contents,
+    to_question,
+    to_result,
+    usage_of,
+)
 from dragoman.bridges.state import LIMIT
 
 
@@ -81,6 +88,7 @@ class MicrosoftWorkflow:
             if kept.checkpoint:
                 file = Path(folder, f"{kept.checkpoint}.json")
                 await asyncio.to_thread(file.write_bytes, kept.data)
+                await _check(run, storage, workflow, kept.checkpoint)
                 options["checkpoint_id"] = kept.checkpoint
             if run.answers:
                 options["responses"] = _responses(run.answers, kept.paused)
@@ -124,6 +132,23 @@ class MicrosoftWorkflow:
         if heard.asked:
             raise UserError(f"The workflow's state has {size} bytes; {LIMIT} are allowed")
         return b""  # the next message begins anew
+
+
+async def _check(
+    run: Run, storage: FileCheckpointStorage, workflow: Workflow, checkpoint: str
+) -> None:
+    """Fails the task with a clear message if the workflow cannot go on from a checkpoint."""
+    try:
+        found = await storage.load(checkpoint)
+        if found.graph_signature_hash != workflow.graph_signature_hash:
+            raise ValueError("the workflow has other steps now")
+    except Exception as error:  # noqa: BLE001 - `load` says to the client what it means
+        unreadable = error
+
+        def decode(_: bytes) -> NoReturn:
+            raise unreadable
+
+        run.load(decode)
 
 
 def _message(workflow: Workflow, parts: Sequence[Part]) -> Any:
@@ -189,13 +214,13 @@ def _responses(answers: Sequence[Answer], paused: Sequence[Pause]) -> dict[str, 
     pauses, found = {pause.id: pause for pause in paused}, {}
     for answer in answers:
         pause = pauses[answer.id]
-        value: Any = answer.text if answer.data is None else answer.data
+        value: Any = value_of(answer)
         if pause.content is not None:
             request = Content.from_dict(pause.content)
             if request.type == "function_approval_request":
                 value = request.to_function_approval_response(answer.approved)
             elif request.call_id:
-                value = Content.from_function_result(request.call_id, result=value)
+                value = to_result(request, answer)
         elif not pause.text and answer.data is None:
             value = _parsed(answer.text)
         found[answer.id] = value

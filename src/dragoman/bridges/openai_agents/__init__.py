@@ -69,6 +69,7 @@ def serve(
     """Serve an agent. `context`, `run_config` and `max_turns` are given to each of its runs.
     `session` makes your own session of a conversation from its name; without it, the conversation
     is kept here. An agent whose tools include `ask_client` can ask the client."""
+    third_party_internals.check_version(OpenAIAgents.package)
     return bridge.serve(OpenAIAgents(agent, context, session, run_config, max_turns), **options)
 
 
@@ -176,7 +177,7 @@ class OpenAIAgents:
         """The state of a run that waits."""
         pending = result.to_state().to_json(context_serializer=lambda _: {})
         if self._context is not None:
-            pending["context"]["context"] = {}  # each run is given the author's
+            third_party_internals.drop_context(pending)  # each run is given the author's
         pending = to_jsonable_python(pending, serialize_unknown=True)
         data = _encoded(Kept(starting.name, pending=pending))
         if len(run.pack(data)) > LIMIT:

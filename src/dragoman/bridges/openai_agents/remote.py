@@ -211,7 +211,7 @@ def _said(tool: RemoteTool, output: Any) -> tuple[Part, ...]:
 
 
 def _pause(pause: RemoteQuestion, id: str) -> ResponseFunctionToolCall:
-    arguments = msgspec.json.encode(Asked(**pause.value, approval=pause.approval)).decode()
+    arguments = msgspec.json.encode(msgspec.convert(pause.value, Asked)).decode()
     kind = "function_call"
     return ResponseFunctionToolCall(type=kind, call_id=id, name=QUESTION, arguments=arguments)
 

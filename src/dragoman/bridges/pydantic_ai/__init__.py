@@ -53,6 +53,7 @@ from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.pydantic_ai import remote
 from dragoman.bridges.pydantic_ai.remote import answered, toolset
+from dragoman.bridges.state import GONE, is_gone
 from dragoman.bridges.steps import long_step
 
 __all__ = ("PydanticAI", "answered", "serve", "toolset")
@@ -91,7 +92,7 @@ class PydanticAI:
     async def run(self, run: Run) -> Outcome:
         """Run the agent until it ends or asks."""
         agent = self._agent
-        history = run.load(ModelMessagesTypeAdapter.validate_json)
+        history = run.load(_history)
         prompt = None if run.answers else _prompt(run.parts)
         model = agent.model
         if model is None:
@@ -112,14 +113,28 @@ class PydanticAI:
         messages = result.all_messages()
         state = run.fitting(messages, ModelMessagesTypeAdapter.dump_json, _starts)
         output = result.output
-        if isinstance(output, DeferredToolRequests):
-            return Outcome(state=state, questions=tuple(_questions(output)))
         # a method before version 2
-        usage = to_jsonable_python(result.usage() if ismethod(result.usage) else result.usage)
+        used = to_jsonable_python(result.usage() if ismethod(result.usage) else result.usage)
+        usage = _numbers(used)
+        if isinstance(output, DeferredToolRequests):
+            return Outcome(state=state, questions=tuple(_questions(output)), usage=usage)
         # a file was reported when the model gave it
         said = isinstance(output, str | BinaryContent)
         structured = None if said else to_jsonable_python(output)
-        return Outcome(state=state, result=structured, usage=_numbers(usage))
+        return Outcome(state=state, result=structured, usage=usage)
+
+
+def _history(state: bytes) -> list[ModelMessage]:
+    """The messages of the conversation, with a note instead of each file that is gone."""
+    messages = ModelMessagesTypeAdapter.validate_json(state)
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, UserPromptPart) and not isinstance(part.content, str):
+                part.content = [
+                    GONE if isinstance(each, BinaryContent) and is_gone(each.data) else each
+                    for each in part.content
+                ]
+    return messages
 
 
 async def _ignore(ctx: Any, events: Any) -> None:
@@ -189,13 +204,17 @@ def _results(answers: Sequence[Answer]) -> DeferredToolResults:
         # an id is asked about once: as an approval or as a call
         if answer.id.startswith(REMOTE):
             about = json.loads(answer.id.removeprefix(REMOTE))
-            remote.answer(results, about.pop("id"), about, answer.said)
+            said = list(answer.parts) if answer.files else answer.said
+            remote.answer(results, about.pop("id"), about, said)
         elif answer.id.startswith("approval:"):
             id = answer.id.removeprefix("approval:")
             denied = ToolDenied(answer.text) if answer.text else ToolDenied()
             results.approvals[id] = True if answer.approved else denied
         else:
-            results.calls[answer.id] = answer.text if answer.data is None else answer.data
+            files = _prompt(answer.files)
+            results.calls[answer.id] = (
+                ToolReturn(answer.said, content=files) if files else answer.said
+            )
     return results
 
 
@@ -302,7 +321,7 @@ class LoggedToolset(WrapperToolset[Any]):
             returned = ToolReturn(value) if plain else value
             return {"value": _RETURNS.dump_python(returned, **_AS_JSON), "plain": plain}
 
-        found = await long_step(self.run.turn, f"tool:{name}", call)
+        found = await long_step(self.run.turn, f"tool:{name}:{ctx.tool_call_id}", call)
         if "retry" in found:
             raise ModelRetry(found["retry"])
         if "approval" in found:

@@ -15,7 +15,7 @@ from a2a.types import AgentCard
 from dragoman import Agent, AgentExtension, AgentProvider, Task, TaskState, Turn, UserError
 from dragoman.bridges.sdk.artifacts import Artifacts
 from dragoman.bridges.sdk.event_queue import Queue
-from dragoman.bridges.sdk.kept import kept
+from dragoman.bridges.sdk.executor_state import saved_state
 from dragoman.bridges.sdk.values import VALUES
 
 logger = logging.getLogger("dragoman")
@@ -83,7 +83,7 @@ class Executor:
         if self._retries:
             for event in artifacts.restore():
                 await turn.emit(event)
-        before = kept(turn).before(turn.task, turn.message)
+        before = saved_state(turn).before(turn.task, turn.message)
         queue = Queue(turn, artifacts, before.status)
         context = await _context(turn, before)
         work = asyncio.create_task(self._executor.execute(context, queue))
@@ -153,12 +153,12 @@ class _Caller(User):
 
 async def _context(turn: Turn, task: Task) -> RequestContext:
     """What an executor is to execute, with the task as it was before the message."""
-    elder = len(turn.history) > 1 or turn.task.status.state is not TaskState.SUBMITTED
+    exists = len(turn.history) > 1 or turn.task.status.state is not TaskState.SUBMITTED
     return RequestContext(
         request=VALUES.request(turn),
         task_id=task.id,
         context_id=turn.context_id,
-        task=VALUES.task(task, turn.message) if elder else None,
+        task=VALUES.task(task, turn.message) if exists else None,
         related_tasks=[VALUES.task(task) for task in await turn.referenced_tasks()],
         call_context=_call(turn),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from dragoman import Artifact, TaskArtifactUpdateEvent, Turn
-from dragoman.bridges.sdk.kept import Kept, kept
+from dragoman.bridges.sdk.executor_state import ExecutorState, saved_state
 
 
 class Artifacts:
@@ -25,14 +25,14 @@ class Artifacts:
         self._left: list[str] = []
         """Those that an attempt before this one has begun."""
         self._names: dict[str, str] = {}
-        self._begins: Kept | None = None
+        self._begins: ExecutorState | None = None
 
     def restore(self) -> list[TaskArtifactUpdateEvent]:
         """Look at what the task has at the beginning of the turn. In a later attempt, return events
         that take back what the attempt before it has appended to that."""
         turn, number = self._turn, self._turn.idempotency_key
         now = {artifact.artifact_id: artifact for artifact in turn.task.artifacts}
-        found = kept(turn)
+        found = saved_state(turn)
         if turn.attempt > 1 and found.turn == number:
             before = found.artifacts
         else:
@@ -61,7 +61,7 @@ class Artifacts:
                     artifact=artifact,
                 )
 
-    def own(self, event: TaskArtifactUpdateEvent) -> TaskArtifactUpdateEvent:
+    def identified(self, event: TaskArtifactUpdateEvent) -> TaskArtifactUpdateEvent:
         """The event with the id of this task's artifact. What was not begun is begun."""
         id = event.artifact.artifact_id
         name = self._names.get(id) or self._name(id)

@@ -19,7 +19,7 @@ from dragoman import (
     Turn,
 )
 from dragoman.bridges.sdk.artifacts import Artifacts
-from dragoman.bridges.sdk.kept import Kept, kept
+from dragoman.bridges.sdk.executor_state import ExecutorState, saved_state
 from dragoman.bridges.sdk.values import VALUES
 
 logger = logging.getLogger("dragoman")
@@ -36,7 +36,7 @@ class Queue(EventQueue):
         self._given = given
         self._ids = {"task_id": turn.task.id, "context_id": turn.context_id}
         self._closed = self._born = self._over = False
-        self._asked: Kept | None = None
+        self._asked: ExecutorState | None = None
 
     async def enqueue_event(self, event: Any) -> None:
         """Take an event."""
@@ -51,7 +51,7 @@ class Queue(EventQueue):
         if not self._over:
             await self._artifacts.begin()
         if isinstance(found, TaskArtifactUpdateEvent):
-            await self._turn.emit(self._artifacts.own(replace(found, **self._ids)))
+            await self._turn.emit(self._artifacts.identified(replace(found, **self._ids)))
         else:
             news = self._news(found) if isinstance(found, Task) else self._status(found)
             for each in news:
@@ -64,7 +64,7 @@ class Queue(EventQueue):
         if self._over:
             return
         self._over = status.state.terminal
-        before = kept(self._turn)
+        before = saved_state(self._turn)
         if status.state.interrupted:
             self._asked = before.asked(self._turn, status)
             await self._asked.save(self._turn)
@@ -109,7 +109,7 @@ class Queue(EventQueue):
             whole = TaskArtifactUpdateEvent(
                 task_id=known.id, context_id=known.context_id, artifact=artifact, last_chunk=True
             )
-            event = self._artifacts.own(whole)
+            event = self._artifacts.identified(whole)
             if event.artifact not in known.artifacts:
                 yield event
         more, had = task.metadata or {}, known.metadata or {}

@@ -30,7 +30,8 @@ from smolagents.models import ChatMessageToolCallStreamDelta
 
 from dragoman import Agent, Part
 from dragoman.bridges import bridge
-from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
+from dragoman.bridges.answers import words_of
+from dragoman.bridges.bridge import BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.smolagents.calls import Asked, Calls, Stopped
 from dragoman.bridges.smolagents.copies import Detail, Twin, Used, prepare
 from dragoman.bridges.smolagents.values import (
@@ -97,7 +98,7 @@ class Smolagents:
     async def _run(self, run: Run, saved: State) -> Outcome:
         """One run, whose calls are steps."""
         known = saved if run.answers else State()
-        answers = known.answers | {each.id: _said(each) for each in run.answers}
+        answers = known.answers | {each.id: (words_of(each), each.approved) for each in run.answers}
         calls = Calls(run, known.calls, answers)
         twin = await asyncio.to_thread(self._copy, calls)
         memory = twin.agent.memory
@@ -231,11 +232,6 @@ class Report:
             else:
                 await self._run.write(f"\n\n{text}")  # what was streamed was not the answer
         return None
-
-
-def _said(answer: Answer) -> tuple[str, bool]:
-    text = answer.text if answer.data is None else json.dumps(answer.data, ensure_ascii=False)
-    return text, answer.approved
 
 
 def _task(parts: Sequence[Part], state: dict[str, Any]) -> tuple[str, list[Any]]:

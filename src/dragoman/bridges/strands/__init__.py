@@ -30,6 +30,7 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from dragoman import Agent
 from dragoman.bridges import bridge, third_party_internals
+from dragoman.bridges.answers import value_of
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.steps import Steps
 from dragoman.bridges.strands.copies import check, copied, quiet, remembering
@@ -38,14 +39,12 @@ from dragoman.bridges.strands.values import content, decoded, encoded, file
 Make: TypeAlias = Callable[[str], StrandsAgent]
 """A function that makes the agent of one conversation, given the conversation's name."""
 Events: TypeAlias = AsyncGenerator[TypedEvent, None]
-ASKS = "v1:tool_call:"
-"""In the id of an interrupt that a running tool has raised: it asks. Any other interrupt comes
-before a tool is run: it wants an approval."""
 
 
 def serve(agent: StrandsAgent | Make, **options: Unpack[BridgeOptions]) -> Agent:
     """Serve an agent, or the agents that a function makes: one for each conversation, with a
     session manager of its own if it shall keep the conversation."""
+    third_party_internals.check_version(Strands.package)
     return bridge.serve(Strands(agent), **options)
 
 
@@ -305,7 +304,8 @@ class Report:
         if isinstance(reason, dict):
             named = (reason.get(key) for key in ("question", "message", "prompt", "reason"))
             said = next((each for each in named if isinstance(each, str)), "")
-        if ASKS in interrupt.id or (isinstance(reason, dict) and "question" in reason):
+        asks = third_party_internals.raised_inside(interrupt.id)
+        if asks or (isinstance(reason, dict) and "question" in reason):
             shown = interrupt.name if reason is None else json.dumps(reason, default=str)
             return Question(interrupt.id, said or shown)
         ids = [id for id in self._asked if interrupt.id.endswith(id)]  # with or without a prefix
@@ -341,7 +341,7 @@ def _responses(answers: Sequence[Answer]) -> list[dict[str, Any]]:
         if id != answer.id:
             response: Any = "y" if answer.approved else "n"
         else:
-            response = answer.text if answer.data is None else answer.data
+            response = value_of(answer)
         found.append({"interruptResponse": {"interruptId": id, "response": response}})
     return found
 

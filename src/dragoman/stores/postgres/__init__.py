@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import Counter
@@ -149,7 +150,7 @@ class PostgresStore:
         self._turn = 0
         self._floor = 0.0
         self._turns = DeliveryOrder()
-        self._swept = 0.0
+        self._swept = -math.inf
         self._merged = START
         self._working: set[asyncio.Future[Any]] = set()
 

@@ -8,6 +8,7 @@ of them.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -114,7 +115,7 @@ class SqliteStore:
         self._folding: set[asyncio.Future[None]] = set()
         self._floor = 0.0
         self._turns = DeliveryOrder()
-        self._swept = 0.0
+        self._swept = -math.inf
         self._turn = 0
 
     def admin(self, *, write: bool = False, create: bool = False) -> SqliteAdmin:

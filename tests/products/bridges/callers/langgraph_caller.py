@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,45 @@ async def again(url: str, folder: Path) -> dict[str, Any]:
     return {"answers": answers, "times": times}
 
 
+async def twice(url: str, folder: Path) -> dict[str, Any]:
+    """A node that makes one call three times, twice of them at the same time, and is run again."""
+    (tool, *_) = await tools(url)
+    times = 0
+
+    async def work(state: MessagesState) -> Any:
+        nonlocal times
+        times += 1
+        given = {"nights": 2}
+        await tool.ainvoke(given)
+        await asyncio.gather(tool.ainvoke(given), tool.ainvoke(given))
+        if times < 2:
+            raise ConnectionError("later")
+        return {}
+
+    with suppress(ConnectionError):
+        await compiled(folder, work).ainvoke(called(), CONFIG)
+    await compiled(folder, work).ainvoke(None, CONFIG)
+    return {"answers": [], "times": times}
+
+
+async def outside(url: str, folder: Path) -> dict[str, Any]:
+    """Calls outside of a graph, without and with an id that another conversation has, too."""
+    (tool, *_) = await tools(url)
+    for nights in (2, 2):
+        await tool.ainvoke({"nights": nights})
+    for nights in (3, 4):
+        call = {"name": tool.name, "args": {"nights": nights}, "id": "1", "type": "tool_call"}
+        await tool.ainvoke(call)
+    return {"answers": []}
+
+
+async def progress(url: str, folder: Path) -> dict[str, Any]:
+    """What the graph streams meanwhile."""
+    graph = compiled(folder, ToolNode(await tools(url)))
+    given = called(("price", {"nights": 2}))
+    return {"answers": [part async for part in graph.astream(given, CONFIG, stream_mode="custom")]}
+
+
 async def refuse(url: str, folder: Path) -> dict[str, Any]:
     """An agent that rejects the task."""
     return await once(url, folder, ("refuse", {"city": "Rome"}))
@@ -134,5 +175,5 @@ async def word(url: str, folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    scenes = (price, book, wait, again, refuse, picture, word)
+    scenes = (price, book, wait, again, twice, outside, progress, refuse, picture, word)
     play({scene.__name__: scene for scene in scenes})

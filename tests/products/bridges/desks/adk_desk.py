@@ -60,6 +60,9 @@ class Script(BaseLlm):
         if last[0].function_response:
             result = last[0].function_response.response
             words = ["The tool says: ", str(result.get("result", result))]
+            for part in last[0].function_response.parts or ():
+                blob = part.inline_data
+                words.append(f" and {len(blob.data)} bytes of {blob.mime_type}")
         elif files:
             words = [f"{len(files[0].data)} bytes of {files[0].mime_type}"]
         elif text in CALLS:

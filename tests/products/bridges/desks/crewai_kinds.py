@@ -1,4 +1,4 @@
-"""Crews and flows of CrewAI, with a model that does what its task says."""
+"""Crews of CrewAI, with a model that does what its task says, and an agent that calls two tools."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import time
 from typing import Any
 
 from crewai import Agent, Crew, Task
-from crewai_desk import Script, note, slow, times
+from crewai.tools import tool
+from crewai_desk import Script, note, question, slow, times
+
+from dragoman.bridges import crewai
 
 
 class Worker(Script):
@@ -33,6 +36,27 @@ class Worker(Script):
         for word in words:
             self._emit_stream_chunk_event(word, **about)
         return "".join(words)
+
+
+class Reader(Script):
+    """A model that reads, asks, and says what it has."""
+
+    def call(self, messages: Any, tools: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Call the next tool."""
+        results = [message["content"] for message in messages if message["role"] == "tool"]
+        names = ("read", "question")
+        if len(results) == len(names):
+            return f"{len(results[0])} characters, {results[1]}"
+        name = names[len(results)]
+        function = {"name": name, "arguments": "{}"}
+        return [{"id": f"{name}-1", "type": "function", "function": function}]
+
+
+@tool("read")
+def read() -> str:
+    """Read a long page."""
+    note("read")
+    return "x" * 400_000
 
 
 def worker(role: str) -> Agent:
@@ -61,4 +85,7 @@ left, right = worker("Left"), worker("Right")
 first = task("first {message}", agent=left, async_execution=True)
 both = Crew(
     name="Both", agents=[left, right], tasks=[first, task("{way}", agent=right, context=[first])]
+)
+reader = crewai.serve(
+    Agent(role="Reader", goal="Read.", backstory="?", llm=Reader(model="r"), tools=[read, question])
 )

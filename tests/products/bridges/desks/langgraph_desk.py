@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ class Script(BaseChatModel):
             block = next(each for each in last.content if each["type"] != "text")
             size = len(block["base64"]) * 3 // 4 - block["base64"].count("=")
             return [f"{size} bytes of {block['mime_type']}"]
+        if last.content == "files":
+            blocks = [b for m in messages for b in m.content if isinstance(m.content, list)]
+            return [f"{sum(block['type'] == 'image' for block in blocks)} files"]
         return ["You said ", last.content, f" as message {users}"]
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
@@ -70,10 +74,18 @@ class Script(BaseChatModel):
         yield ChatGenerationChunk(message=AIMessageChunk(content="", usage_metadata=used))
 
 
+@dataclass
+class Weather:
+    """A forecast."""
+
+    city: str
+    degrees: int
+
+
 class State(MessagesState):
     """The conversation, and a forecast."""
 
-    structured_response: Any
+    structured_response: Weather | None
 
 
 model = Script()
@@ -127,7 +139,7 @@ async def fail(state: State) -> Any:
 
 
 async def structured(state: State) -> Any:
-    return {"structured_response": {"city": "Rome", "degrees": 21}}
+    return {"structured_response": Weather("Rome", 21)}
 
 
 NODES = {

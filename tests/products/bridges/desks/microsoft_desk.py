@@ -38,6 +38,12 @@ def said(content: Content) -> ChatResponseUpdate:
     return ChatResponseUpdate(role="assistant", contents=[content])
 
 
+def size(file: Content) -> str:
+    """The size of a file that has no line ends."""
+    number = len(file.uri.partition(",")[2]) * 3 // 4 - file.uri.count("=")
+    return f"{number} bytes of {file.media_type}"
+
+
 class Script(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
     """A model that streams what the script says."""
 
@@ -51,14 +57,14 @@ class Script(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
         note("model")
         last, users = messages[-1], sum(message.role == "user" for message in messages)
         text = last.text
-        files = [content for content in last.contents if content.type == "data"]
+        found = [*last.contents, *(last.contents[0].items or ())]
+        files = [size(content) for content in found if content.type == "data"]
         if text == "fail":
             raise ValueError("secret inside")
         if last.role == "tool":
-            words = ["The tool says: ", str(last.contents[0].result)]
+            words = ["The tool says: ", str(last.contents[0].result), *files]
         elif files:
-            size = len(files[0].uri.partition(",")[2]) * 3 // 4 - files[0].uri.count("=")
-            words = [f"{size} bytes of {files[0].media_type}"]
+            words = files
         elif text in CALLS:
             name, arguments = CALLS[text]
             yield said(Content.from_function_call(f"{name}-{users}", name, arguments=arguments))

@@ -68,6 +68,10 @@ async def script(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator
         yield "You said "
         note("half")
         await asyncio.sleep(60)
+    elif text == "files":
+        prompts = [p.content for m in messages for p in m.parts if isinstance(p, UserPromptPart)]
+        found = [each for content in prompts for each in content]
+        yield f"{sum(isinstance(each, BinaryContent) for each in found)} files"
     elif files:
         yield f"{len(files[0].data)} bytes of {files[0].media_type}"
     else:

@@ -9,7 +9,11 @@ from script import note
 
 from dragoman import Agent, Part, Turn
 
-agent = Agent("Travel Desk", description="Knows about travel.")
+agent = Agent(
+    "Travel Desk",
+    description="Knows about travel.",
+    input_modes=("text/plain", "application/json", "image/png"),
+)
 
 
 class Sum(Struct):
@@ -37,7 +41,8 @@ async def book(turn: Turn, city: str) -> str:
     """Book a flight."""
     await turn.step("begin", note, f"book {city}")
     seat = await turn.ask_for("Window or aisle?")
-    await turn.step("seat", note, f"seat {seat.text}")
+    files = "".join(f", {len(part.raw)} bytes" for part in seat.parts if part.raw)
+    await turn.step("seat", note, f"seat {seat.text}{files}")
     meal = await turn.ask_for("Which meal?")
     await turn.step("meal", note, f"meal {meal.text}")
     return f"{city}, {seat.text}, {meal.text}"

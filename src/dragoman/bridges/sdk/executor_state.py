@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dragoman import Message, Role, Task, TaskState, TaskStatus, Turn
 
 
-class Kept(Struct, frozen=True, omit_defaults=True):
+class ExecutorState(Struct, frozen=True, omit_defaults=True):
     """What the log of a task does not tell an executor."""
 
     after: str = ""
@@ -25,13 +25,13 @@ class Kept(Struct, frozen=True, omit_defaults=True):
         """Keep it for the later turns."""
         await turn.save(msgspec.json.encode(self))
 
-    def asked(self, turn: Turn, status: TaskStatus) -> Kept:
+    def asked(self, turn: Turn, status: TaskStatus) -> ExecutorState:
         """The same with the question of a turn."""
         question = status.message.message_id if status.message else ""
         after, state = turn.message.message_id, status.state.value
         return replace(self, after=after, state=state, question=question)
 
-    def forgotten(self) -> Kept:
+    def forgotten(self) -> ExecutorState:
         """The same after a turn that has gone on without an answer."""
         return replace(self, after="", state="", question="")
 
@@ -51,6 +51,6 @@ class Kept(Struct, frozen=True, omit_defaults=True):
         return replace(task, history=history, status=status)
 
 
-def kept(turn: Turn) -> Kept:
+def saved_state(turn: Turn) -> ExecutorState:
     """What was kept before this turn."""
-    return msgspec.json.decode(turn.saved, type=Kept) if turn.saved else Kept()
+    return msgspec.json.decode(turn.saved, type=ExecutorState) if turn.saved else ExecutorState()

@@ -1,0 +1,150 @@
+"""Fetches the card of an agent: from where, over which addresses, and whether it may be used.
+
+An address that the operator typed may be private. Any other must be public, or on the allow list,
+and so must the addresses on the card that is found there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+
+import msgspec
+
+from dragoman import A2AError, AgentCard
+from dragoman.client import (
+    FetchedCard,
+    HTTPTransport,
+    Transport,
+    TransportRequest,
+    TransportResponse,
+    Unverified,
+    fetch_card,
+)
+from dragoman.conformance.card import check
+from dragoman.registry.entries import CardVersion, RegistryError, now
+from dragoman.security.egress import Egress, EgressRefused, EgressResponse, EgressUnreachable
+
+LARGEST = (1 << 20) + 1
+"""A byte more than the client accepts."""
+MOST_FINDINGS = 20
+
+
+class FetchFailed(RegistryError):
+    """The card could not be fetched, or must not be used."""
+
+
+class Fetcher:
+    """Fetches cards, one connection pool for each kind of address."""
+
+    def __init__(
+        self,
+        *,
+        allow: Sequence[str] = (),
+        timeout: float = 10.0,
+        typed: Transport | None = None,
+        others: Transport | None = None,
+    ) -> None:
+        self._timeout = timeout
+        self._egress = Egress(allow=allow, timeout=timeout, max_response=LARGEST)
+        self._typed = typed
+        self._others = others
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Fetcher:
+        self._typed = self._typed or HTTPTransport()
+        self._others = self._others or EgressTransport(self._egress)
+        self._stack.push_async_callback(self._typed.close)
+        self._stack.push_async_callback(self._others.close)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def fetch(self, url: str, *, typed: bool) -> CardVersion:
+        """Fetch and check the card of the agent at this address. `typed`: the operator gave the
+        address. Raises FetchFailed."""
+        transport = self._typed if typed else self._others
+        assert transport is not None, "the fetcher is not open"
+        try:
+            async with asyncio.timeout(self._timeout):
+                found = await fetch_card(url, transport)
+                for each in found.card.supported_interfaces if not typed else ():
+                    await self._admit(each.url)
+        except EgressRefused as error:
+            raise FetchFailed(
+                f"{url} must not be fetched: {error}; to permit it, start the registry with "
+                "--allow and the host, or add the address yourself"
+            ) from None
+        except Unverified as error:
+            raise FetchFailed(f"{url}: the signatures of its card are not valid: {error}") from None
+        except TimeoutError:
+            raise FetchFailed(f"{url} did not answer in time") from None
+        except ImportError as error:  # signatures need an extra; the text says which
+            raise FetchFailed(f"the card at {url} is signed: {error}") from None
+        except (A2AError, EgressUnreachable, OSError, ValueError) as error:
+            raise FetchFailed(f"there is no usable card at {url}: {error}") from None
+        return version(found)
+
+    async def _admit(self, url: str) -> None:
+        """Raise EgressRefused if an address on a card leads where this registry does not go."""
+        where = url if "://" in url else f"https://{url}"
+        for scheme, other in (("grpcs://", "https://"), ("grpc://", "https://")):
+            where = where.replace(scheme, other) if where.startswith(scheme) else where
+        try:
+            await self._egress.check(where)
+        except EgressRefused as error:
+            raise EgressRefused(f"its card names {url[:200]}, and {error}") from None
+
+
+def version(found: FetchedCard) -> CardVersion:
+    """The card in the form that is stored. Raises FetchFailed if it lacks required fields."""
+    with suppress(msgspec.ValidationError):
+        card = msgspec.json.decode(msgspec.json.encode(found.card), type=AgentCard)
+        said = check(found.document, url=found.url, headers=found.headers)
+        findings = [
+            f"{each.level}: {each.field}: {each.text}" for each in said if each.level != "note"
+        ]
+        if found.unverified:
+            findings.insert(0, f"warning: signatures: count for nothing: {found.unverified}")
+        document = found.document.decode("utf-8", "replace")
+        return CardVersion(card, document, found.keys, now(), tuple(findings[:MOST_FINDINGS]))
+    missing = [
+        f"{each.field}: {each.text}" for each in check(found.document) if each.level == "error"
+    ]
+    raise FetchFailed(
+        f"the card at {found.url} is not complete: {'; '.join(missing[:3]) or 'a field is missing'}"
+    )
+
+
+class EgressTransport:
+    """A transport of the client that only goes where egress allows."""
+
+    def __init__(self, egress: Egress) -> None:
+        self._egress = egress
+
+    async def send(self, request: TransportRequest) -> TransportResponse:
+        """See `Transport.send`."""
+        method, url, headers = request.method, request.url, request.headers
+        return Whole(await self._egress.request(method, url, headers=headers))
+
+    async def close(self) -> None:
+        """See `Transport.close`."""
+        await self._egress.close()
+
+
+class Whole:
+    """A response that has arrived."""
+
+    def __init__(self, response: EgressResponse) -> None:
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self._body = response.body
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """See `TransportResponse.chunks`."""
+        yield self._body
+
+    async def close(self) -> None:
+        """See `TransportResponse.close`."""
