@@ -61,7 +61,7 @@ async def test_answer_in_a_loop(url: str) -> None:
     assert result.text == "ask More? (3)"
 
 
-async def test_begin_now_fetch_tomorrow(url: str) -> None:
+async def test_start_now_fetch_later(url: str) -> None:
     names = recipe("Start now")
     assert await names["fetch"](url, await names["begin"](url, "hello")) == "hello (1)"
 

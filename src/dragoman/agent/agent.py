@@ -213,7 +213,7 @@ class Agent:
     ) -> Any:
         """Register a handler as a skill. Id, name and description come from the function unless
         they are given; the parameters and the result of a function with types stand on the card,
-        too. A caller needs all of the `scopes`. A `durable` handler goes on where it was after a
+        too. A caller needs all of the `scopes`. A `durable` handler continues where it was after a
         crash, a sleep or a question, for at most `timeout` seconds in all. With `ask`, the skill
         asks for parameters that are missing, instead of refusing the message. With
         `one_at_a_time="context"`, the turns of a context run one after the other, in the order of

@@ -39,7 +39,7 @@ SHORT = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Between two attempts at one step, in seconds; each pause is twice the last."""
 FIRST_LOOK, LAST_LOOK = 2.0, 300.0
-"""The shortest and the longest pause between two looks at somebody else's task, in seconds."""
+"""The shortest and the longest pause between two polls of a remote task, in seconds."""
 PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
 """What JSON gives back as it was."""
 FORM = 1
@@ -82,16 +82,16 @@ class StepUncertain(Exception):
 
 
 class Suspended(BaseException):
-    """Ends a run of a handler that goes on later. Handlers must let it pass."""
+    """Ends a run of a handler that continues later. Handlers must not catch it."""
 
     def __init__(self, waits: str, seconds: float, asks: bool) -> None:
         super().__init__("the handler is suspended")
         self.asks = asks
-        """It has asked the client; else the task goes on working."""
+        """Whether it has asked the client; otherwise the task stays `working`."""
         self.waits = waits
         """TIME, MESSAGE or NOTIFICATION. With the last two, the time may wake it as well."""
         self.seconds = seconds
-        """After how many seconds it goes on at the latest; 0 if a message alone wakes it."""
+        """It continues after this many seconds at the latest; 0 if only a message wakes it."""
 
 
 class CodeChanged(BaseException):

@@ -83,7 +83,7 @@ class Handler:
         self.reply = hints.get("return") is Message if reply is None else reply
         """Whether it may reply without a task."""
         self.durable = durable
-        """Whether it goes on where it was after a crash, a sleep or a question."""
+        """Whether it continues where it was after a crash, a sleep or a question."""
         self.timeout = timeout
         """How many seconds a durable one has in all."""
         self.version = version

@@ -1,4 +1,4 @@
-"""The step that is running: what is said inside of it has ids of its own.
+"""The running step. Events that are made inside of it have ids of the step.
 
 A replay skips a finished step, and so makes none of its events. If these had ids of the turn, all
 later ones would get other ids than in the first run.

@@ -211,7 +211,7 @@ class Turn(Output):
     ) -> list[ConversationMessage]:
         """Return what was said in this context before this message, oldest first: the last `limit`
         turns of this caller, each with the user's message, the artifacts and the answer or
-        question. Of the artifacts of a turn, at most so many `characters` are returned. In a
+        question. Of the artifacts of a turn, at most `characters` characters are returned. In a
         durable handler it is a step, and turns that its size does not allow are left out."""
         if limit < 1 or characters < 0:
             raise ValueError("conversation: limit must be at least 1, characters at least 0")
@@ -520,12 +520,12 @@ class Turn(Output):
         return self._run
 
     async def hand_over(self, timeout: float = 86400.0) -> Handover:
-        """Let somebody else finish the task. Give the handover to them, and end the handler: the
-        task stays `working`, and they write to it with `dragoman.resume(handover)`, or over HTTP,
-        until they end it. After `timeout` seconds it fails; a cancel ends it as always. The server
-        needs the setting `url`."""
+        """Let a person or another program finish the task. Pass the handover on, and end the
+        handler: the task stays `working`, and the holder of the handover writes to it with
+        `dragoman.resume(handover)`, or over HTTP, until its end. After `timeout` seconds it fails;
+        a cancel ends it as always. The server needs the setting `url`."""
         if self._run is None:
-            raise RuntimeError("this turn is not running: there is nothing to hand over")
+            raise RuntimeError("this turn is not running; its task cannot be handed over")
         if not math.isfinite(timeout) or timeout <= 0:
             raise ValueError("hand_over: timeout must be greater than 0")
         if not (address := self._run.address):

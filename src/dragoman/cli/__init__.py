@@ -182,10 +182,10 @@ def _parser() -> argparse.ArgumentParser:
 
     config = commands.add_parser(
         "config",
-        help="print all settings and where they come from",
-        description="Print all settings, each with its value, its source (default, file, variable "
-        "or command line) and its meaning, as a TOML file. Wrong settings are reported all at "
-        "once. Secrets are masked.",
+        help="print all settings, with the source of each value",
+        description="Print all settings as a TOML file, each with its value, its source (default, "
+        "file, variable or command line) and its meaning. Report all wrong settings at once. Mask "
+        "secrets.",
         **examples("config", "config --config production.toml --json"),
     )
     config.add_argument("--json", action="store_true", help="print JSON: value and source of each")

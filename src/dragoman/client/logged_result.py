@@ -70,7 +70,7 @@ class LoggedResult(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, result: Result, largest: int) -> bytes:
-        """A result as JSON, of at most so many bytes."""
+        """A result as JSON, of a limited size."""
         kept = cls(result.task, result.message, tuple(sorted(result.progress)))
         data = msgspec.json.encode(kept)
         if len(data) > largest:

@@ -54,7 +54,7 @@ POLL, LONGEST_POLL = 0.5, 5.0
 EXPANSION = 32
 """A byte on the wire takes at most about this many bytes in memory: `[],` takes 64."""
 RECALL = 5.0
-"""Seconds that a look at the history may take."""
+"""The time limit for reading the history, in seconds."""
 LASTING = 5.0
 """A connection that lasted this many seconds is not a failure, even if it brought nothing."""
 
@@ -356,7 +356,7 @@ class Stream:
         return [*found, event]
 
     def _missed(self, task: Task) -> list[Event]:
-        """The progress that the agent has reported since this message while nobody followed, as
+        """The progress that the agent has reported since this message while no stream was open, as
         far as the task's history shows it."""
         if not self._name or not isinstance(self._request, SendMessageRequest):
             return []
@@ -641,7 +641,7 @@ class Stream:
         return self._asks() and asked is TaskState.INPUT_REQUIRED
 
     def _needs_login(self) -> bool:
-        """Whether somebody must log in first. A subscription would be silent until then."""
+        """Whether a person must log in first. A subscription would be silent until then."""
         status = self._folding.status
         login = status is not None and status.state is TaskState.AUTH_REQUIRED
         return login and self._asks() and not self._unread()

@@ -34,7 +34,7 @@ async def reserve(out: str, back: str) -> list[str]:
 
 
 @flight.skill(
-    durable=True,  # it goes on where it was after a crash or a question
+    durable=True,  # it continues where it was after a crash or a question
     tags=["travel"],
     examples=["Book me a flight from 2026-08-10 to 2026-08-15"],
 )

@@ -65,7 +65,7 @@ class ConversationMessage(Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def latest(said: Sequence[ConversationMessage], size: int) -> list[ConversationMessage]:
-    """The latest turns that are at most so many bytes of JSON."""
+    """The latest turns that fit into this many bytes of JSON."""
     start = place = len(said)
     for message in reversed(said):
         size -= len(msgspec.json.encode(message)) + 2

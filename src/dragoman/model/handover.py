@@ -1,4 +1,4 @@
-"""A handover: where and with which secret somebody outside finishes a task."""
+"""A handover: the address and the secret with which a task is finished from outside."""
 
 from __future__ import annotations
 

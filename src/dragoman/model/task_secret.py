@@ -18,7 +18,7 @@ WRITTEN = "written"
 
 
 def new_secret() -> str:
-    """A secret that nobody can guess."""
+    """A random secret."""
     return secrets.token_urlsafe(32)
 
 

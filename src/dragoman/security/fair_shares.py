@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 class Shares:
     """A number of places. An owner gets at most half of the places that the others leave, so that
-    one is always free for somebody else. Of the waiting owners, the one with the fewest places is
+    one is always free for another owner. Of the waiting owners, the one with the fewest places is
     next."""
 
     def __init__(self, total: int) -> None:

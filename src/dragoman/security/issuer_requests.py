@@ -37,7 +37,7 @@ class Backoff:
         return max(0.0, self._until - time.monotonic()) if self.failing else 0.0
 
     def retry_after(self) -> dict[str, str]:
-        """The header that tells a caller when to try again."""
+        """The header that says when to try again."""
         return {"retry-after": str(max(1, math.ceil(self.left())))}
 
     def succeeded(self) -> None:

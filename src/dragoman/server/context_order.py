@@ -2,7 +2,7 @@
 
 A turn looks at the others of its context after it was claimed. It lets go of its claim if an
 earlier one has not ended; if a later one runs, which had begun before this message came, it waits.
-Of two turns that look at each other, the later one lets go, so they never run at the same time.
+If two turns see each other, the later one releases its claim, so they never run at the same time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAGE = 32
 before them: at most a few, whose messages came at the same time, run in another order."""
 LOOKS, PAUSE = 50, 0.02
 """How often, and with which pauses in seconds, a turn looks again while a later one runs: that one
-may be about to let go."""
+may be about to release its claim."""
 FIRST_DELAY, LONGEST_DELAY = 2.0, 60.0
 """Seconds until a turn is tried again that must wait. Most are woken before, by the end of the one
 that they wait for."""

@@ -1,4 +1,4 @@
-"""Tasks that were handed over: somebody outside writes to them until their end.
+"""Tasks that were handed over: the holder of the handover writes to them until their end.
 
 Such a task has no worker. Each write is checked against the epoch of the task and begins the next
 one, so of two writes at the same time one is done after the other, and a cancel or a deadline ends

@@ -24,8 +24,8 @@ from dragoman.server.settings import (
 PREFIX = "DRAGOMAN_"
 FILE = "dragoman.toml"
 Checks = Mapping[str, Callable[[Any], None]]
-"""What must be so of a setting beyond its type: ValueError says what is not, and begins with where
-in it, such as `[0].name: …`."""
+"""Checks of settings beyond their types. Each raises ValueError, whose text begins with the
+position of the mistake, such as `[0].name: …`."""
 INSTEAD = {
     "workers": "one server is one process: to use more of them, start `dragoman serve` several "
     "times with the same --store postgresql://… behind a load balancer",

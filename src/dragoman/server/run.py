@@ -106,7 +106,7 @@ class Run(RunWrites, RunReads):
 
     _stopper: asyncio.Task[None] | None = None
     handed_over = 0.0
-    """How many seconds somebody else has to finish the task; 0 if it was not handed over."""
+    """The time limit of a handover in seconds; 0 if the task was not handed over."""
 
     def __init__(self, worker: RunningWorker, claim: Claim) -> None:
         head = claim.head
@@ -264,7 +264,7 @@ class Run(RunWrites, RunReads):
             self.journal.leave()
 
     def _suspend(self, suspended: Suspended | None) -> None:
-        """Have the claim released until the handler goes on, if it is suspended."""
+        """Have the claim released until the handler continues, if it is suspended."""
         if suspended is None or self.reason not in ("", "drain"):
             return
         self._pause_for(WAITS[suspended.waits], suspended.seconds, self.handler.timeout)

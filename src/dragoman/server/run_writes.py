@@ -1,4 +1,5 @@
-"""What a run appends to the log: checks events, and writes together what comes together."""
+"""Appends the events of a run to the log: checks them, and writes events together that are made
+together."""
 
 from __future__ import annotations
 

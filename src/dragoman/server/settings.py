@@ -21,13 +21,13 @@ _PASSWORDS = re.compile(r"(?<=:)(?<!://)[^/@:,]+(?=@)")
 TABLES = {"auth"}
 """Settings that are lists of tables: in a variable, JSON."""
 HIDDEN = {"keys", "tokens", "users", "client_secret"}
-"""What is secret in a table."""
+"""The secret fields of a table."""
 ELSEWHERE = ("sha256:", "env:", "file:")
-"""How what stands for a secret begins, and is none."""
+"""How a reference to a secret begins."""
 PORTS = 65535
 """The highest port."""
 MAX_TASK_BYTES = 256 * 1024 * 1024
-"""How large a task in a database may be, unless something else is set."""
+"""The default maximum size of a task in a database."""
 
 
 class SettingsError(ValueError):
@@ -305,7 +305,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "webhooks, reads of the extended card",
     )
 
-    # what follows from other settings
+    # values that follow from other settings
 
     @property
     def header_timeout(self) -> float:
@@ -348,7 +348,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return max(50, int(self.rate), int(self.rate_address))
 
     def secrets(self) -> list[str]:
-        """What must not be shown: keys, and the passwords in URLs."""
+        """Return the values that must not be shown: keys, and the passwords in URLs."""
         found: list[str] = []
         for name, declared in DECLARED.items():
             value = getattr(self, name)

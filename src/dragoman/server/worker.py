@@ -424,7 +424,7 @@ class Worker:
             self._zombies.add(task)
             task.add_done_callback(self._zombies.discard)
             task.cancel()
-            if not run.closing:  # one that asks or sleeps has ended, and only has to be told so
+            if not run.closing:  # a turn that asks or sleeps has ended already
                 logger.warning(
                     "handler %s continues after its task was taken over",
                     run.handler.name,
