@@ -55,7 +55,7 @@ interop: $(STAMP)
 
 soak: $(STAMP)
 	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest -n 2 --dist loadfile tests/contract tests/unit tests/client tests/faults/test_bytes.py
-	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/faults/cluster tests/security -x -s
+	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/faults/cluster tests/security tests/products/orchestrator/test_killed.py -x -s
 
 fuzz: $(STAMP)
 	FUZZ_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest tests/security/fuzz -x -s
