@@ -25,19 +25,17 @@ def times(what: str) -> int:
 class Unreadable:
     """A framework of another time, whose state nothing of today can read."""
 
-    description, output = "Does what it is told.", None
+    name, description, output = "Desk", "Does what it is told.", None
     logs_steps = False
 
-    def __init__(self, package: str, name: str, state: bytes) -> None:
+    def __init__(self, package: str) -> None:
         self.package = package
-        self.name = name
-        self._state = state
 
     async def run(self, run: Run) -> Outcome:
         """Say nothing, and leave a state."""
-        return Outcome(state=self._state)
+        return Outcome(state=b"\x00 of another time")
 
 
-def unreadable(package: str, name: str = "Desk", state: bytes = b"\x00 of another time") -> Agent:
+def unreadable(package: str) -> Agent:
     """An agent that leaves such a state in the conversation."""
-    return bridge.serve(Unreadable(package, name, state))
+    return bridge.serve(Unreadable(package))
