@@ -58,8 +58,11 @@ STATES = {
         "strands-agents",
         _json(
             {
-                **{"schema_version": "1.0", "scope": "agent", "created_at": "2026-01-01T00:00:00Z"},
-                **{"data": {"history": []}, "app_data": {"run": 0, "usage": {}, "agents": {}}},
+                "schema_version": "1.0",
+                "scope": "agent",
+                "created_at": "2026-01-01T00:00:00Z",
+                "data": {"history": []},
+                "app_data": {"run": 0, "usage": {}, "agents": {}},
             }
         ),
     ),
