@@ -50,6 +50,22 @@ STATES = {
     "ADK, an event": Older(
         Framework("adk", "adk_desk"), "google-adk", _json({"events": [{"author": 5}]})
     ),
+    "ADK, an event with other fields": Older(
+        Framework("adk", "adk_desk"), "google-adk", _json({"events": [{"writer": "user"}]})
+    ),
+    "Strands, other fields": Older(
+        Framework("strands", "strands_desk"),
+        "strands-agents",
+        _json(
+            {
+                "schema_version": "1.0",
+                "scope": "agent",
+                "created_at": "2026-01-01T00:00:00Z",
+                "data": {"history": []},
+                "app_data": {"run": 0, "usage": {}, "agents": {}},
+            }
+        ),
+    ),
     "ADK, a file": Older(
         Framework("adk", "adk_desk"), "google-adk", _json({"files": {"a.png": {"inline": 5}}})
     ),

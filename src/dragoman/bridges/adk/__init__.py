@@ -323,7 +323,10 @@ def _user(run: Run) -> str:
 def _decoded(data: bytes) -> tuple[ConversationState, list[Event], dict[str, types.Part]]:
     kept = msgspec.json.decode(data, type=ConversationState)
     files = {name: types.Part.model_validate(part) for name, part in kept.files.items()}
-    return kept, [Event.model_validate(event) for event in kept.events], files
+    events = [Event.model_validate(event) for event in kept.events]
+    if not all(event.author for event in events):
+        raise ValueError("an event has no author")  # ADK ignores fields that it does not know
+    return kept, events, files
 
 
 def _starts(event: dict[str, Any]) -> bool:

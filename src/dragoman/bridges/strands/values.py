@@ -124,7 +124,10 @@ def _bytes(snapshot: Snapshot, **changes: Any) -> bytes:
 
 def decoded(data: bytes) -> Snapshot:
     """What `encoded` wrote; raises an error if it cannot be read."""
-    return Snapshot.from_dict(decode_bytes_values(json.loads(data)))
+    snapshot = Snapshot.from_dict(decode_bytes_values(json.loads(data)))
+    if "state" not in snapshot.data:
+        raise ValueError("the snapshot has no state")  # Strands ignores what it does not know
+    return snapshot
 
 
 def _starts(message: Any) -> bool:

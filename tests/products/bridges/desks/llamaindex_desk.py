@@ -223,7 +223,7 @@ journey = Journey(timeout=5)
 class Sent(HumanResponseEvent):
     """An answer with files."""
 
-    files: list[dict[str, Any]] = []
+    files: list[dict[str, Any]]
 
 
 class Album(Workflow):

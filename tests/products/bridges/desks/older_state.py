@@ -4,6 +4,20 @@ from __future__ import annotations
 
 import os
 
-from script import unreadable
+from dragoman.bridges import bridge
+from dragoman.bridges.bridge import Outcome, Run
 
-agent = unreadable(os.environ["PACKAGE"], os.environ["NAME"], bytes.fromhex(os.environ["STATE"]))
+
+class Older:
+    """A framework of another time."""
+
+    description, output = "Does what it is told.", None
+    logs_steps = False
+    package, name = os.environ["PACKAGE"], os.environ["NAME"]
+
+    async def run(self, run: Run) -> Outcome:
+        """Say nothing, and leave the state."""
+        return Outcome(state=bytes.fromhex(os.environ["STATE"]))
+
+
+agent = bridge.serve(Older())

@@ -29,18 +29,14 @@ def times(what: str) -> int:
 class Unreadable:
     """A framework of another time, whose state nothing of today can read."""
 
-    description, output = "Does what it is told.", None
+    name, description, output = "Desk", "Does what it is told.", None
     logs_steps = False
 
-    def __init__(self, package: str, name: str, state: bytes | None) -> None:
+    def __init__(self, package: str) -> None:
         self.package = package
-        self.name = name
-        self._state = state
 
     async def run(self, run: Run) -> Outcome:
         """Say nothing, and leave a state: what there is, with other contents."""
-        if self._state is not None:
-            return Outcome(state=self._state)
         state = run.load(bytes)
         return Outcome(state=b"\x00 of another time" if state is None else other(state))
 
@@ -66,6 +62,6 @@ def changed(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def unreadable(package: str, name: str = "Desk", state: bytes | None = None) -> Agent:
+def unreadable(package: str) -> Agent:
     """An agent that leaves such a state in the conversation."""
-    return bridge.serve(Unreadable(package, name, state))
+    return bridge.serve(Unreadable(package))
