@@ -1,7 +1,7 @@
 """While an attacker is as expensive as it can be, a well-behaved caller notices nothing.
 
 The table of attacks is in `attacks.py`: a new endpoint or limit gets a row there. `make soak` runs
-each of them for a minute, with and without credentials; `make test` for a moment. With
+each of them for 20 seconds, with and without credentials; `make test` for a moment. With
 `ATTACKS="slow readers;cookies"` in the environment only those are run.
 """
 
