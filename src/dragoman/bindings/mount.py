@@ -29,6 +29,8 @@ ASGI: TypeAlias = Callable[[Any, Any, Any], Awaitable[Any]]
 
 CALLER = "dragoman.caller"
 """The key in the ASGI scope: the `Caller`, anonymous if the server authenticates nobody."""
+APP = "dragoman.app"
+"""The `App` in which it is mounted; in the scope of the lifespan, too."""
 URL = "dragoman.url"
 """The URL of the mounted application: from the setting `url`, else as the request names it."""
 LOCAL = "dragoman.local"
@@ -44,10 +46,12 @@ _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forward
 class Mount:
     """An ASGI application at a path."""
 
-    def __init__(self, path: str, app: ASGI, access: Authentication) -> None:
+    def __init__(self, path: str, app: ASGI, access: Authentication, host: object) -> None:
         self.path = path
         self.app = app
         self.access = access
+        self.host = host
+        """The `App`."""
         self._below = f"{path.rstrip('/')}/"
 
     def covers(self, path: str) -> bool:
@@ -74,6 +78,7 @@ class Mount:
                 **incoming.scope,
                 "root_path": incoming.root + self.access.prefix,
                 CALLER: caller,
+                APP: self.host,
                 URL: self.access.url(incoming),
                 LOCAL: self._local(incoming),
             }
@@ -94,6 +99,7 @@ class Mount:
         access = self.access
         return (
             access.identify is None
+            and incoming.caller is None
             and not access.settings.url
             and not access.settings.trust_forwarded
             and loopback(incoming.peer)
@@ -123,11 +129,12 @@ def check_path(path: str, agents: Container[str]) -> None:
 
 
 @asynccontextmanager
-async def lifespan(app: ASGI) -> AsyncIterator[None]:
+async def lifespan(app: ASGI, host: object) -> AsyncIterator[None]:
     """Start the application, and stop it at the end. One without a lifespan is left alone."""
     told: asyncio.Queue[Message] = asyncio.Queue()
     said: asyncio.Queue[Message] = asyncio.Queue()
-    scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}}
+    asgi = {"version": "3.0", "spec_version": "2.0"}
+    scope: Scope = {"type": "lifespan", "asgi": asgi, APP: host}
     running = asyncio.ensure_future(app(scope, told.get, said.put))
     try:
         started = await _next(said, running, told, "startup")
