@@ -16,6 +16,7 @@ from dragoman.bindings.repeated_headers import SINGLE
 from dragoman.bindings.trusted_hosts import TrustedHosts
 from dragoman.model.caller import Caller, Request, fault, long
 from dragoman.model.errors import A2AError, Forbidden, Unauthenticated
+from dragoman.model.reserved_names import reserved
 from dragoman.security.limits import Limits
 from dragoman.server.settings import Settings
 from dragoman.telemetry.logs import SHOWN, audit
@@ -162,7 +163,7 @@ def checked(caller: Caller) -> Caller:
     for name in ("identity", "realm", "tenant"):
         if why := fault(getattr(caller, name)):
             raise Unauthenticated(f"The {name} of the caller {why}")
-    if why := long(caller.tenant):
+    if why := long(caller.tenant) or reserved(caller.tenant):
         raise Unauthenticated(f"The tenant of the caller {why}")
     # It must survive encoding and decoding.
     return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)

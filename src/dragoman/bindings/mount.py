@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -22,6 +22,7 @@ from dragoman.bindings.http_request import (
 )
 from dragoman.dialects.v1_0 import encode
 from dragoman.model.errors import A2AError, InternalError
+from dragoman.model.reserved_names import SERVED
 from dragoman.security.client_network import loopback
 from dragoman.telemetry.logs import logger
 
@@ -117,15 +118,28 @@ async def _fail(incoming: HTTPRequest, error: A2AError) -> None:
     await incoming.respond(error.http, encode(said), JSON, headers)
 
 
-def check_path(path: str, agents: Container[str]) -> None:
+def names_below(path: str, agents: Collection[str]) -> tuple[str, str]:
+    """Return the agent below whose path an application is mounted, and its name there; empty
+    strings if it is beside the agents. A single agent is at the root."""
+    first, _, rest = path[1:].partition("/")
+    if first in agents and (rest or len(agents) > 1):
+        return first, rest.partition("/")[0]
+    return (next(iter(agents)), first) if len(agents) == 1 else ("", "")
+
+
+def check_path(path: str, agents: Collection[str]) -> None:
     """Raise ValueError if nothing can be mounted at this path beside these agents."""
     if not _PATH.fullmatch(path):
         raise ValueError(f"mounts: {path!r} is not a path such as /console")
     if agents and path == "/":
         raise ValueError("mounts: the agents are below /; mount the application at another path")
-    first = path[1:].partition("/")[0]
-    if first in agents:
-        raise ValueError(f"mounts: {path!r} is the path of the agent {first!r}")
+    if path[1:] in agents:
+        raise ValueError(f"mounts: {path!r} is the path of the agent {path[1:]!r}")
+    agent, name = names_below(path, agents)
+    if name in SERVED:
+        raise ValueError(
+            f"mounts: {path!r}: the agent {agent!r} itself serves paths below {name!r}"
+        )
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from dragoman.bindings.catalog import OwnCatalog
 from dragoman.bindings.header_checks import HEALTH, HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
 from dragoman.bindings.known_caller import CallerApp, CallerRequest
-from dragoman.bindings.mount import ASGI, Mount, check_path, lifespan
+from dragoman.bindings.mount import ASGI, Mount, check_path, lifespan, names_below
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams
 from dragoman.bindings.trusted_hosts import TrustedHosts
@@ -114,6 +114,8 @@ class App:
             raise AgentError("App: two agents have the same key; set Agent(key=…) for one of them")
         for path in self._mounted:
             check_path(path, self.agents)
+        self._below = {key: self._mounted_below(agent) for key, agent in self.agents.items()}
+        """The names of the mounted applications below the path of each agent."""
         self._store, self._bell = store, bell
         self._auth, self._identify, self._policy, self._scan = auth, identify, policy, scan
         self.arguments: dict[str, Any] = asdict(settings) if settings is not None else arguments
@@ -138,6 +140,17 @@ class App:
         self._told = False
         self._starting: asyncio.Future[None] | None = None
         self._stopping: asyncio.Event | None = None
+
+    def _mounted_below(self, agent: Agent) -> frozenset[str]:
+        """Return the names below an agent's path that lead to other applications. Raises ValueError
+        if one of them is the agent's tenant."""
+        found = (names_below(path, self.agents) for path in self._mounted)
+        names = frozenset(name for key, name in found if key == agent.key)
+        if agent.tenant in names:
+            raise ValueError(
+                f"mounts: below the agent {agent.key!r}, {agent.tenant!r} is the path of its tenant"
+            )
+        return names
 
     def reconfigure(self, settings: Settings) -> None:
         """Replace the settings. Objects that were passed to the constructor stay. Raises ValueError
@@ -164,8 +177,9 @@ class App:
             identify = authenticator.identify
         wiring.check_card(settings)
         wiring.check_grpc(settings, len(self.agents))
-        for agent in self.agents.values():
+        for key, agent in self.agents.items():
             agent.check()
+            wiring.check_mounted(settings, self._below[key])
         secret(*settings.secrets())
         self.store: Store = stores.connect(settings) if self._store is None else self._store
         self.bell: Bell = (
@@ -207,6 +221,7 @@ class App:
                     self.closing,
                     policy=self._policy,
                     scan=self._scan,
+                    mounted=self._below[key],
                 ),
                 self.settings,
                 self.streams,
