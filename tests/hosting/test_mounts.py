@@ -12,7 +12,8 @@ import pytest
 
 from dragoman import Agent, AgentError, App, Caller, Turn
 from dragoman.client import Client
-from dragoman.security import Token
+from dragoman.model.reserved_names import RESERVED
+from dragoman.security import Anonymous, Token
 from tests.harness.server import served, serving
 
 
@@ -52,8 +53,8 @@ class Echo:
         await send({"type": "http.response.body", "body": json.dumps(said).encode()})
 
 
-def greeter() -> Agent:
-    agent = Agent("Greeter", description="Greets.", version="1")
+def greeter(key: str = "greeter", tenant: str = "") -> Agent:
+    agent = Agent("Greeter", description="Greets.", version="1", key=key, tenant=tenant)
 
     @agent.handler
     async def hello(turn: Turn) -> str:
@@ -179,4 +180,90 @@ def test_paths() -> None:
     with pytest.raises(ValueError, match="another path"):
         App(greeter(), mounts={"/": Echo()})
     with pytest.raises(ValueError, match="path of the agent 'greeter'"):
-        App(greeter(), mounts={"/greeter/x": Echo()})
+        App(greeter(), mounts={"/greeter": Echo()})
+    for name in ("tasks", "v1/x", "message", "agent", "handovers", "notifications", "readyz"):
+        words = f"agent 'greeter' itself serves paths below '{name.partition('/')[0]}'"
+        for path in (f"/greeter/{name}", f"/{name}"):
+            with pytest.raises(ValueError, match=words):
+                App(greeter(), mounts={path: Echo()})
+        with pytest.raises(ValueError, match=words):
+            App(greeter(), greeter("other"), mounts={f"/greeter/{name}": Echo()})
+    with pytest.raises(
+        ValueError, match="below the agent 'greeter', 'blue' is the path of its ten"
+    ):
+        App(greeter(tenant="blue"), mounts={"/blue": Echo()})
+    with pytest.raises(ValueError, match="bindings: '/rpc' is the path of a mounted application"):
+        App(greeter(), mounts={"/greeter/rpc": Echo()}, bindings=["JSONRPC:/rpc"])
+    several = (greeter(tenant="blue"), greeter("other"))
+    for path in ("/blue", "/tasks", "/other/blue", "/other/mcp", "/mcp", "/console/deep"):
+        App(*several, mounts={path: Echo()})
+
+
+ANYBODY = [Anonymous(tenants=["*"])]
+ASKED = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "you"}]}}
+
+
+async def sent(http: httpx.AsyncClient, path: str, tenant: str, *, named: bool = False) -> Any:
+    """Send to the agent at a path in a tenant, which the path or the body names."""
+    headers = {"a2a-version": "1.0", "idempotency-key": f"{path}{tenant}{named}"}
+    if named:
+        body = {**ASKED, "tenant": tenant}
+        return await http.post(f"{path}/message:send", json=body, headers=headers)
+    return await http.post(f"{path}/{tenant}/message:send", json=ASKED, headers=headers)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+async def test_below_an_agent(several: bool) -> None:
+    agents = [greeter(), greeter("other")] if several else [greeter()]
+    where = "/greeter" if several else ""
+    echo = Echo()
+    app = App(*agents, mounts={f"{where}/tools": echo}, auth=ANYBODY)
+    async with served(app) as server, httpx.AsyncClient(base_url=server.url) as http:
+        said = (await http.post(f"{where}/tools/deep")).json()
+        assert (said["path"], said["root"]) == (f"{where}/tools/deep", f"{where}/tools")
+        assert said["url"] == f"{server.url}{where}/tools"
+        async with Client.connect(f"{server.url}{where}") as agent:
+            assert (await agent.send("you")).text == "hello you"
+        # another tenant of the agent is found in both ways
+        for named in (False, True):
+            found = await sent(http, where, "blue", named=named)
+            assert found.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+        calls = echo.calls
+        assert (await sent(http, where, "tools")).json()["path"].endswith("/tools/message:send")
+        assert echo.calls == calls + 1
+        refused = await sent(http, where, "tools", named=True)
+        assert refused.status_code == 400
+        assert "'tools' is the path of another application" in refused.text
+        if several:  # it is a tenant of the other agent
+            for named in (False, True):
+                assert (await sent(http, "/other", "tools", named=named)).status_code == 200
+
+
+async def test_a_credential_of_a_tenant_that_is_a_path() -> None:
+    token = Token({"letmein": Caller(identity="ann", tenant="tools")})
+    async with served(App(greeter(), mounts={"/tools": Echo()}, auth=[token])) as server:
+        headers = {"authorization": "Bearer letmein"}
+        async with httpx.AsyncClient(base_url=server.url, headers=headers) as http:
+            refused = await http.get("/tasks/x", headers={"a2a-version": "1.0"})
+            assert refused.status_code == 400 and "path of another application" in refused.text
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+async def test_reserved_names_are_no_tenants(name: str) -> None:
+    app = App(greeter(), auth=ANYBODY)
+    async with served(app) as server, httpx.AsyncClient(base_url=server.url) as http:
+        words = f"'{name}' is reserved: {RESERVED[name]}"
+        refused = await sent(http, "", name)
+        if name in ("v1", "tasks"):  # these are paths of the agent without a tenant
+            assert refused.status_code in (400, 405)
+        else:
+            assert refused.status_code == 404 and words in refused.text
+        named = await sent(http, "", name, named=True)
+        assert named.status_code == 400 and words in named.text
+    with pytest.raises(ValueError, match=f"a tenant '{name}' is reserved"):
+        App(greeter(), auth=Anonymous(tenants=[name]))
+    token = Token({"letmein": Caller(identity="ann", tenant=name)})
+    async with served(App(greeter(), auth=[token])) as server:
+        headers = {"authorization": "Bearer letmein", "a2a-version": "1.0"}
+        async with httpx.AsyncClient(base_url=server.url, headers=headers) as http:
+            assert (await http.get("/tasks/x")).status_code == 401

@@ -17,6 +17,7 @@ from dragoman.model.errors import ContentTypeNotSupported, Forbidden, InvalidPar
 from dragoman.model.events import RESUME
 from dragoman.model.protocol import HTTP_JSON, JSONRPC, LISTED_VERSIONS
 from dragoman.model.remote_task import covers
+from dragoman.model.reserved_names import reserved
 from dragoman.model.skill_extension import SKILL_SCHEMA, SkillSchema
 from dragoman.model.types import (
     AgentCapabilities,
@@ -39,7 +40,6 @@ Lifespan = Callable[["Agent"], AbstractAsyncContextManager[Any]]
 Connections = Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]]
 Extended = Callable[[Caller, AgentCard], AgentCard | Awaitable[AgentCard]]
 
-RESERVED = ("v1", "tasks", "healthz", "readyz")
 JSON = "application/json"
 MODES = ("text/plain", JSON)
 
@@ -103,8 +103,10 @@ class Agent:
         self.name = name
         self.key = key or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         """The agent's name in paths and in the store."""
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._~-]*", self.key) or self.key in RESERVED:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._~-]*", self.key):
             raise AgentError(f"Agent: key {self.key!r} cannot be part of a path; use another key")
+        if why := reserved(self.key):
+            raise AgentError(f"Agent: key {why}; use another key")
         if why := long(self.key):
             raise AgentError(f"Agent: key {why}; use a shorter key")
         self.description = description
@@ -120,7 +122,7 @@ class Agent:
         self.streaming = streaming
         self.retries = retries
         """How often a turn runs again after its worker has died."""
-        if tenant and (why := fault(tenant)):
+        if tenant and (why := fault(tenant) or reserved(tenant)):
             raise AgentError(f"Agent: tenant {why}")
         self.tenant = tenant
         """The tenant that the card names for each interface. Callers copy it from there."""

@@ -136,7 +136,7 @@ class Endpoint:
 
     def plain(self, incoming: RequestInfo) -> bool:
         """Whether the call equals every other anonymous call of its version."""
-        return self._open and PARTICULARS.isdisjoint(incoming.headers)
+        return self._open and PARTICULARS.isdisjoint(incoming.headers) and incoming.caller is None
 
     def call(self, incoming: RequestInfo, caller: Caller, version: str) -> Call:
         """Build the call from the caller and the headers. Raises A2AError if a header is wrong or
@@ -292,6 +292,8 @@ class Endpoint:
         server's."""
         if not self.signer.keys or not isinstance(incoming, HTTPRequest):
             return  # a gRPC request names no host
+        if incoming.caller is not None:
+            return  # code of this process may name any host
         if not self.hosts.signs(urlsplit(self.access.reached(incoming)).hostname or ""):
             raise Misdirected(
                 "The card is signed, and not for this host; the server's `url` or `trusted_hosts`"

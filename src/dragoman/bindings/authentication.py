@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from dragoman.bindings.repeated_headers import SINGLE
 from dragoman.bindings.trusted_hosts import TrustedHosts
 from dragoman.model.caller import Caller, Request, fault, long
 from dragoman.model.errors import A2AError, Forbidden, Unauthenticated
+from dragoman.model.reserved_names import reserved
 from dragoman.security.limits import Limits
 from dragoman.server.settings import Settings
 from dragoman.telemetry.logs import SHOWN, audit
@@ -64,7 +66,7 @@ class Authentication:
     async def caller(self, incoming: RequestInfo) -> Caller:
         """Authenticate the caller and apply its rate limits. Call it before reading the body."""
         try:
-            if self.limits is not None:
+            if self.limits is not None and incoming.caller is None:
                 self.limits.knock(incoming.peer, incoming.every(b"x-forwarded-for"))
             caller = await self._identified(incoming)
             if self.limits is not None and caller.identity:
@@ -79,6 +81,10 @@ class Authentication:
         return caller
 
     async def _identified(self, incoming: RequestInfo) -> Caller:
+        if incoming.caller is not None:
+            if 0 < incoming.caller.expires <= time.time():
+                raise Unauthenticated("The credential of the caller has expired")
+            return incoming.caller
         if self.identify is None:
             return NOBODY
         request = incoming.request()
@@ -87,13 +93,7 @@ class Authentication:
         SHOWN.set((request.headers, request.query))
         found = self.identify(request)
         caller = await found if inspect.isawaitable(found) else found
-        for name in ("identity", "realm", "tenant"):
-            if why := fault(getattr(caller, name)):
-                raise Unauthenticated(f"The {name} of the caller {why}")
-        if why := long(caller.tenant):
-            raise Unauthenticated(f"The tenant of the caller {why}")
-        # It is stored with the message, so it must survive encoding and decoding.
-        return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
+        return checked(caller)
 
     def challenge(self, error: Exception, incoming: RequestInfo) -> None:
         """Add to the error how to authenticate, if that is what was missing."""
@@ -139,7 +139,10 @@ class Authentication:
         return self.base(incoming) + self.prefix
 
     def base(self, incoming: RequestInfo) -> str:
-        """Return the application's URL: from the setting `url`, else as the request names it."""
+        """Return the application's URL: from the setting `url`, else as the request names it. Code
+        of this process reaches the application only at the address that it names."""
+        if incoming.caller is not None:
+            return "{}://{}{}".format(*incoming.base)
         return self.settings.url.rstrip("/") or self.reached(incoming)
 
     def reached(self, incoming: RequestInfo) -> str:
@@ -154,8 +157,23 @@ class Authentication:
         return f"{scheme}://{host}{root}"
 
 
+def checked(caller: Caller) -> Caller:
+    """Return the caller as it is stored with a message. Raises Unauthenticated if its names are not
+    valid."""
+    for name in ("identity", "realm", "tenant"):
+        if why := fault(getattr(caller, name)):
+            raise Unauthenticated(f"The {name} of the caller {why}")
+    if why := long(caller.tenant) or reserved(caller.tenant):
+        raise Unauthenticated(f"The tenant of the caller {why}")
+    # It must survive encoding and decoding.
+    return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
+
+
 def origin(incoming: RequestInfo, limits: Limits | None) -> str:
-    """Return the address of the client behind the trusted proxies."""
+    """Return the address of the client behind the trusted proxies; empty for code of this
+    process."""
+    if incoming.caller is not None:
+        return ""
     if limits is None:
         return incoming.peer
     return limits.proxies.origin(incoming.peer, incoming.every(b"x-forwarded-for"))

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.agent.agent import RESERVED
 from dragoman.model import protocol
 from dragoman.model.protocol import LISTED_VERSIONS as VERSIONS
+from dragoman.model.reserved_names import RESERVED, SERVED
 
 JSONRPC, REST, GRPC = BINDINGS = tuple(protocol.BINDINGS)
-TAKEN = (*RESERVED, "agent", "message")
+TAKEN = SERVED.union(RESERVED)
 """First path segments that the protocol or the server uses."""
 _PATH = re.compile(r"(?:/[A-Za-z0-9_~-][\w.~-]*)+/?", re.ASCII)
 

@@ -28,7 +28,7 @@ from dragoman.bindings.request_body import Arriving, BodyReader, bulk
 from dragoman.bindings.sse import asking, current, formed, fresh_start, wrote
 from dragoman.dialects import client_quirks, protobuf, v1_0
 from dragoman.dialects.protobuf.package_codec import OLDER, PACKAGES, RAW_FILES, PackageCodec
-from dragoman.model.caller import Call, Request
+from dragoman.model.caller import Call, Caller, Request
 from dragoman.model.errors import (
     A2AError,
     AmbiguousRequest,
@@ -234,6 +234,7 @@ class GrpcRequestInfo:
     __slots__ = ("bodies", "context", "counted", "headers", "line", "method", "settings")
 
     binding = GRPC.label
+    caller: Caller | None = None
 
     def __init__(self, context: Context, method: str, bodies: BodyReader) -> None:
         self.context = context

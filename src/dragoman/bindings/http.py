@@ -26,6 +26,7 @@ from dragoman.dialects.versions import older
 from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InvalidParams, MethodNotAllowed, MethodNotFound
 from dragoman.model.operations import OPERATIONS, Operation
+from dragoman.model.reserved_names import reserved
 from dragoman.server.reader import LogStream
 
 
@@ -171,12 +172,14 @@ def _find(method: str, path: str) -> Found:
     if found is not None:
         return found
     tenant, slash, rest = path[1:].partition("/")
-    if slash and tenant and tenant not in ("tasks", "v1"):
+    why = reserved(tenant) if slash else ""
+    if slash and tenant and not why:
         found = _match(method, f"/{rest}")
         if found is not None and found[1] == ("1.0",):
             found[2]["tenant"] = tenant
             return found
-    raise MethodNotFound(f"Nothing is served at {path[:128]!r}")
+    more = f"; the tenant {why}" if why else ""
+    raise MethodNotFound(f"Nothing is served at {path[:128]!r}{more}")
 
 
 def _match(method: str, path: str) -> Found | None:

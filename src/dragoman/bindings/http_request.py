@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from dragoman.bindings.access_log import AccessLine
 from dragoman.bindings.request_body import LARGE, Arriving, BodyReader, Headers
-from dragoman.model.caller import Call, Request
+from dragoman.model.caller import Call, Caller, Request
 from dragoman.model.errors import A2AError, BodyTooLarge, MediaTypeNotAccepted
 from dragoman.model.protocol import HTTP_JSON
 from dragoman.security.byte_budget import SMALL
@@ -39,6 +39,8 @@ class RequestInfo(Protocol):
     """Whether the metrics have counted the request."""
     line: AccessLine | None
     """The line of the request in the access log; None if the access log is off."""
+    caller: Caller | None
+    """The caller, if code of this process has named it; see `App.for_caller`."""
 
     @property
     def binding(self) -> str:
@@ -87,6 +89,8 @@ class HTTPRequest:
         *("always", "binding", "bodies", "counted", "headers", "line"),
         *("path", "receive", "reserved", "root", "scope", "send", "settings"),
     )
+
+    caller: Caller | None = None
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, bodies: BodyReader) -> None:
         self.scope = scope

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -22,6 +22,7 @@ from dragoman.bindings.http_request import (
 )
 from dragoman.dialects.v1_0 import encode
 from dragoman.model.errors import A2AError, InternalError
+from dragoman.model.reserved_names import SERVED
 from dragoman.security.client_network import loopback
 from dragoman.telemetry.logs import logger
 
@@ -29,6 +30,8 @@ ASGI: TypeAlias = Callable[[Any, Any, Any], Awaitable[Any]]
 
 CALLER = "dragoman.caller"
 """The key in the ASGI scope: the `Caller`, anonymous if the server authenticates nobody."""
+APP = "dragoman.app"
+"""The `App` in which it is mounted; in the scope of the lifespan, too."""
 URL = "dragoman.url"
 """The URL of the mounted application: from the setting `url`, else as the request names it."""
 LOCAL = "dragoman.local"
@@ -44,10 +47,12 @@ _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forward
 class Mount:
     """An ASGI application at a path."""
 
-    def __init__(self, path: str, app: ASGI, access: Authentication) -> None:
+    def __init__(self, path: str, app: ASGI, access: Authentication, host: object) -> None:
         self.path = path
         self.app = app
         self.access = access
+        self.host = host
+        """The `App`."""
         self._below = f"{path.rstrip('/')}/"
 
     def covers(self, path: str) -> bool:
@@ -74,6 +79,7 @@ class Mount:
                 **incoming.scope,
                 "root_path": incoming.root + self.access.prefix,
                 CALLER: caller,
+                APP: self.host,
                 URL: self.access.url(incoming),
                 LOCAL: self._local(incoming),
             }
@@ -94,6 +100,7 @@ class Mount:
         access = self.access
         return (
             access.identify is None
+            and incoming.caller is None
             and not access.settings.url
             and not access.settings.trust_forwarded
             and loopback(incoming.peer)
@@ -111,23 +118,37 @@ async def _fail(incoming: HTTPRequest, error: A2AError) -> None:
     await incoming.respond(error.http, encode(said), JSON, headers)
 
 
-def check_path(path: str, agents: Container[str]) -> None:
+def names_below(path: str, agents: Collection[str]) -> tuple[str, str]:
+    """Return the agent below whose path an application is mounted, and its name there; empty
+    strings if it is beside the agents. A single agent is at the root."""
+    first, _, rest = path[1:].partition("/")
+    if first in agents and (rest or len(agents) > 1):
+        return first, rest.partition("/")[0]
+    return (next(iter(agents)), first) if len(agents) == 1 else ("", "")
+
+
+def check_path(path: str, agents: Collection[str]) -> None:
     """Raise ValueError if nothing can be mounted at this path beside these agents."""
     if not _PATH.fullmatch(path):
         raise ValueError(f"mounts: {path!r} is not a path such as /console")
     if agents and path == "/":
         raise ValueError("mounts: the agents are below /; mount the application at another path")
-    first = path[1:].partition("/")[0]
-    if first in agents:
-        raise ValueError(f"mounts: {path!r} is the path of the agent {first!r}")
+    if path[1:] in agents:
+        raise ValueError(f"mounts: {path!r} is the path of the agent {path[1:]!r}")
+    agent, name = names_below(path, agents)
+    if name in SERVED:
+        raise ValueError(
+            f"mounts: {path!r}: the agent {agent!r} itself serves paths below {name!r}"
+        )
 
 
 @asynccontextmanager
-async def lifespan(app: ASGI) -> AsyncIterator[None]:
+async def lifespan(app: ASGI, host: object) -> AsyncIterator[None]:
     """Start the application, and stop it at the end. One without a lifespan is left alone."""
     told: asyncio.Queue[Message] = asyncio.Queue()
     said: asyncio.Queue[Message] = asyncio.Queue()
-    scope: Scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}}
+    asgi = {"version": "3.0", "spec_version": "2.0"}
+    scope: Scope = {"type": "lifespan", "asgi": asgi, APP: host}
     running = asyncio.ensure_future(app(scope, told.get, said.put))
     try:
         started = await _next(said, running, told, "startup")

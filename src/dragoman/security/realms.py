@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.model.caller import Caller, fault
+from dragoman.model.reserved_names import reserved
 
 REMEMBERED = 1000
 """The most callers of a scheme to cache with their realm and tenants."""
@@ -54,7 +55,7 @@ class Mark:
         else:
             self._for_all = frozenset(allowed)
         for tenant in self._for_all.union(*self._by_identity.values()):
-            if not tenant or (why := fault(tenant)):
+            if not tenant or (why := fault(tenant) or reserved(tenant)):
                 what = why if tenant else "is empty"
                 raise ValueError(f"auth: {title}: tenants: a tenant {what}")
 

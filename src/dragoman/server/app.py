@@ -20,13 +20,14 @@ from dragoman.bindings.card_signing import JWKS
 from dragoman.bindings.catalog import OwnCatalog
 from dragoman.bindings.header_checks import HEALTH, HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
-from dragoman.bindings.mount import ASGI, Mount, check_path, lifespan
+from dragoman.bindings.known_caller import CallerApp, CallerRequest
+from dragoman.bindings.mount import ASGI, Mount, check_path, lifespan, names_below
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams
 from dragoman.bindings.trusted_hosts import TrustedHosts
 from dragoman.catalog import PATHS as CATALOGS
 from dragoman.dialects import v1_0
-from dragoman.model.caller import Policy
+from dragoman.model.caller import Caller, Policy
 from dragoman.model.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavailable
 from dragoman.security.card_keys import CardKey
 from dragoman.security.catalog_signatures import DID_PATH
@@ -65,7 +66,8 @@ class App:
     grpc_port=50051)`.
 
     `mounts` are ASGI applications beside the agents, or instead of them, by path. They are called
-    after authentication: `scope["dragoman.caller"]` is the `Caller`.
+    after authentication: `scope["dragoman.caller"]` is the `Caller`, `scope["dragoman.app"]` this
+    `App`.
 
     `sign` are keys that sign the card, in addition to the setting `card_keys`, for example
     `CardKey.remote` for a key in a KMS.
@@ -112,6 +114,8 @@ class App:
             raise AgentError("App: two agents have the same key; set Agent(key=…) for one of them")
         for path in self._mounted:
             check_path(path, self.agents)
+        self._below = {key: self._mounted_below(agent) for key, agent in self.agents.items()}
+        """The names of the mounted applications below the path of each agent."""
         self._store, self._bell = store, bell
         self._auth, self._identify, self._policy, self._scan = auth, identify, policy, scan
         self.arguments: dict[str, Any] = asdict(settings) if settings is not None else arguments
@@ -136,6 +140,17 @@ class App:
         self._told = False
         self._starting: asyncio.Future[None] | None = None
         self._stopping: asyncio.Event | None = None
+
+    def _mounted_below(self, agent: Agent) -> frozenset[str]:
+        """Return the names below an agent's path that lead to other applications. Raises ValueError
+        if one of them is the agent's tenant."""
+        found = (names_below(path, self.agents) for path in self._mounted)
+        names = frozenset(name for key, name in found if key == agent.key)
+        if agent.tenant in names:
+            raise ValueError(
+                f"mounts: below the agent {agent.key!r}, {agent.tenant!r} is the path of its tenant"
+            )
+        return names
 
     def reconfigure(self, settings: Settings) -> None:
         """Replace the settings. Objects that were passed to the constructor stay. Raises ValueError
@@ -162,8 +177,9 @@ class App:
             identify = authenticator.identify
         wiring.check_card(settings)
         wiring.check_grpc(settings, len(self.agents))
-        for agent in self.agents.values():
+        for key, agent in self.agents.items():
             agent.check()
+            wiring.check_mounted(settings, self._below[key])
         secret(*settings.secrets())
         self.store: Store = stores.connect(settings) if self._store is None else self._store
         self.bell: Bell = (
@@ -205,6 +221,7 @@ class App:
                     self.closing,
                     policy=self._policy,
                     scan=self._scan,
+                    mounted=self._below[key],
                 ),
                 self.settings,
                 self.streams,
@@ -214,7 +231,7 @@ class App:
             for key, agent in self.agents.items()
         }
         self.mounts = [
-            Mount(path, mounted, access(path.rstrip("/"), path))
+            Mount(path, mounted, access(path.rstrip("/"), path), self)
             for path, mounted in sorted(self._mounted.items(), reverse=True)
         ]
         """The mounted applications; the longest path comes first."""
@@ -243,18 +260,9 @@ class App:
             if not self._door.passes(incoming) and await self._door.stops(incoming):
                 return None
             # Before Python 3.12 it is a system call to get the running loop.
-            if self._loop is None or not self._loop.is_running():
-                try:
-                    await self._start_once()
-                except Exception as why:
-                    if isinstance(why, A2AError | SettingsError):  # the message of these is enough
-                        logger.error("the application cannot start: %s", why)
-                    else:
-                        logger.exception("the application cannot start")
-                    error = Unavailable("The agent has not started", headers={"retry-after": "5"})
-                    if incoming.path == "/":
-                        return await jsonrpc.fail(incoming, error)
-                    return await http.fail(incoming, error)
+            running = self._loop is not None and self._loop.is_running()
+            if not running and not await self._start_once(incoming):
+                return None
             if incoming.path == "/" and self._only is not None and scope["method"] == "POST":
                 await jsonrpc.serve(self._only, incoming)
             else:
@@ -267,6 +275,31 @@ class App:
             if line is not None:
                 line.write()
         return None
+
+    def for_caller(self, caller: Caller) -> ASGI:
+        """Return an ASGI application for code of this process: requests to it are made as this
+        caller, without authentication. Limits, tenants, scopes and the policy apply as always, and
+        a caller that has expired is refused.
+
+        A mounted application calls agents on behalf of its caller with it:
+        `Client.connect(app=app.for_caller(caller))`, where `app` is `scope["dragoman.app"]`. Never
+        serve it to others: whoever reaches it is this caller.
+        """
+        return CallerApp(caller, lambda: self.bodies, self._serve_caller)
+
+    async def _serve_caller(self, incoming: CallerRequest) -> None:
+        line = incoming.follow("") if self.settings.access_log else None
+        try:
+            running = self._loop is not None and self._loop.is_running()
+            if running or await self._start_once(incoming):
+                await self._route(incoming)
+        except Gone:
+            pass
+        finally:
+            if incoming.reserved:
+                incoming.release()
+            if line is not None:
+                line.write()
 
     async def _route(self, incoming: HTTPRequest) -> None:
         path = incoming.path
@@ -442,7 +475,7 @@ class App:
                     for port in wiring.ports(self.settings, self.endpoints.values()):
                         self.ports.append(await stack.enter_async_context(port))
                     for mount in self.mounts:
-                        await stack.enter_async_context(lifespan(mount.app))
+                        await stack.enter_async_context(lifespan(mount.app, self))
                 await stack.enter_async_context(monitoring)
                 async with asyncio.TaskGroup() as group:
                     maintenance = Maintenance(self.agents, self.store, bell, self.settings)
@@ -491,11 +524,22 @@ class App:
             self._loop = self.bell.listeners.loop = None
             self.ports.clear()
 
-    async def _start_once(self) -> None:
-        """Start with the first request, if no lifespan has started it."""
-        if self._stopped:
-            raise RuntimeError("the application was stopped")
-        await self.start()
+    async def _start_once(self, incoming: HTTPRequest) -> bool:
+        """Start with the first request, if no lifespan has started it. Returns whether it runs;
+        otherwise the request has been answered."""
+        try:
+            if self._stopped:
+                raise RuntimeError("the application was stopped")
+            await self.start()
+        except Exception as why:
+            if isinstance(why, A2AError | SettingsError):  # the message of these is enough
+                logger.error("the application cannot start: %s", why)
+            else:
+                logger.exception("the application cannot start")
+            error = Unavailable("The agent has not started", headers={"retry-after": "5"})
+            await (jsonrpc if incoming.path == "/" else http).fail(incoming, error)
+            return False
+        return True
 
     def _log_open_access(self) -> None:
         """Log once that anybody may call, if that is so."""

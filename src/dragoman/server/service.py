@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from dragoman.model.errors import (
 from dragoman.model.events import RESUME, CancelRequested, Entry, Received, Reply
 from dragoman.model.lifecycle import birth
 from dragoman.model.lineage import admit, lineage, origin
+from dragoman.model.reserved_names import reserved
 from dragoman.model.types import (
     AgentCard,
     CancelTaskRequest,
@@ -89,6 +90,7 @@ class Service:
         *,
         policy: Policy | None = None,
         scan: Scan | None = None,
+        mounted: Collection[str] = (),
     ) -> None:
         self.agent = agent
         self.egress: Egress | None = None
@@ -104,6 +106,8 @@ class Service:
         self._files = Files(settings.file_types, scan)
         self._quota = Quota(settings.quota_tasks, settings.quota_waiting, store.tally)
         self._anybody = Scope(agent.key)
+        self._mounted = frozenset(mounted)
+        """Names below the agent's path that lead to other applications, so they are no tenants."""
         self._work = f"work:{agent.key}"
         self.offered = frozenset(extension.uri for extension in agent.extensions)
         self.required = tuple(e.uri for e in agent.extensions if e.required)
@@ -560,12 +564,15 @@ class Service:
         if not tenant and not caller.tenant and not caller.identity:
             return self._anybody
         if tenant and tenant != caller.tenant:
-            if why := fault(tenant) or long(tenant):
+            if why := fault(tenant) or long(tenant) or reserved(tenant):
                 raise InvalidParams.at("tenant", why)
             # The tenant on the card is for callers whose credential names no other.
             if not caller.may_name(tenant) and (caller.tenant or tenant != self.agent.tenant):
                 raise Forbidden(FOREIGN)
-        return Scope(self.agent.key, tenant or caller.tenant, caller.qualified)
+        found = tenant or caller.tenant
+        if found in self._mounted:
+            raise InvalidParams.at("tenant", f"{found!r} is the path of another application")
+        return Scope(self.agent.key, found, caller.qualified)
 
     async def _task_scope(self, tenant: str, call: Call, operation: str, task: str) -> Scope:
         """Whose tasks this operation may access: the caller's own, unless the policy shares this

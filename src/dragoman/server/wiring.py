@@ -5,7 +5,7 @@ A module that needs an extra is imported only if a setting asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -132,6 +132,14 @@ def check_card(settings: Settings) -> None:
             CHECKS[name](getattr(settings, name))
         except ValueError as error:
             raise SettingsError(f"{name}{error}") from None
+
+
+def check_mounted(settings: Settings, mounted: Collection[str]) -> None:
+    """Raise ValueError if the setting `bindings` has a path that leads to one of these mounted
+    applications, by their names below the agent."""
+    for each in listed(settings.bindings):
+        if each.path.strip("/").partition("/")[0] in mounted:
+            raise ValueError(f"bindings: {each.path!r} is the path of a mounted application")
 
 
 def check_grpc(settings: Settings, agents: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -88,12 +89,27 @@ def test_keys_that_can_be_part_of_a_path(key: str) -> None:
     assert Agent("Echo", description="x", key=key).key == key
 
 
-@pytest.mark.parametrize(
-    "key", ["a/b", "a b", "-a", ".well-known", "v1", "tasks", "ä", "a:b", "a?", "a\n", "%41"]
-)
+@pytest.mark.parametrize("key", ["a/b", "a b", "-a", ".well-known", "ä", "a:b", "a?", "a\n", "%41"])
 def test_keys_that_cannot(key: str) -> None:
     with pytest.raises(AgentError, match="cannot be part of a path"):
         Agent("Echo", description="x", key=key)
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("v1", "the paths of A2A 0.3 begin with it"),
+        ("tasks", "paths of A2A begin with it"),
+        ("healthz", "it is the path of a health check"),
+        ("mcp", "it is the path of an MCP server"),
+        ("console", "it is the path of a console"),
+    ],
+)
+def test_reserved_names(key: str, why: str) -> None:
+    words = re.escape(f"{key!r} is reserved: {why}")
+    for options in ({"key": key}, {"tenant": key}):
+        with pytest.raises(AgentError, match=words):
+            Agent("Echo", description="x", **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["日本", "Tasks", "!"])
