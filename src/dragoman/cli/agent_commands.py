@@ -82,7 +82,7 @@ EXAMPLES = {
 
 def add(commands: Any) -> None:
     """Add the commands."""
-    card = _command(commands, "card", "show an agent's card", show_card)
+    card = _command(commands, "card", "show, check, sign or verify an agent's card", show_card)
     card.add_argument("--check", action="store_true", help="check the card and print the problems")
     card.add_argument(
         "--raw", action="store_true", help="print the document exactly as the agent serves it"

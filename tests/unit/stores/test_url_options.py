@@ -52,8 +52,11 @@ def test_options_are_taken_out(url: str, rest: str, values: dict[str, Any]) -> N
         ("sqlite:///x.db?synchronous=off", r"store\?synchronous: must be one of full, normal; "),
         ("memory:?max_tasks=0", r"store\?max_tasks: must be greater than 0$"),
         ("memory:?max_tasks=-1", r"store\?max_tasks: must not be negative$"),
-        ("postgresql://h/d?pool_size=many", r"store\?pool_size: Expected `int`, got `str`$"),
-        ("postgresql://h/d?migrate=no", r"store\?migrate: Expected `bool`, got `str`$"),
+        (
+            "postgresql://h/d?pool_size=many",
+            r"store\?pool_size: must be a whole number, not 'many'$",
+        ),
+        ("postgresql://h/d?migrate=no", r"store\?migrate: must be true or false, not 'no'$"),
     ],
 )
 def test_wrong_options_are_refused(url: str, why: str) -> None:
