@@ -187,8 +187,8 @@ def _parser() -> argparse.ArgumentParser:
         **examples(
             "config",
             "config --config production.toml --json",
-            more="The source is default, a file, a variable or the command line. All wrong settings "
-            "are\nreported at once. Secrets are masked.",
+            more="The source is default, a file, a variable or the command line. All wrong\n"
+            "settings are reported at once. Secrets are masked.",
         ),
     )
     config.add_argument("--json", action="store_true", help="print JSON: value and source of each")

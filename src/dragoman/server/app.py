@@ -20,7 +20,7 @@ from dragoman.bindings.card_signing import JWKS
 from dragoman.bindings.catalog import OwnCatalog
 from dragoman.bindings.header_checks import HEALTH, HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
-from dragoman.bindings.mount import ASGI, Mount, check_path, lifespan
+from dragoman.bindings.mounted_apps import ASGI, Mount, check_path, lifespan
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams
 from dragoman.bindings.trusted_hosts import TrustedHosts
@@ -456,7 +456,7 @@ class App:
                         jobs.append(self._tell_ports(monitoring))
                     if egress is not None:
                         jobs.append(
-                            delivery.Courier(
+                            delivery.WebhookSender(
                                 self.agents,
                                 self.store,
                                 bell,

@@ -93,7 +93,7 @@ class Delivery(Struct, frozen=True):
     context: str = ""
 
 
-class Courier:
+class WebhookSender:
     """Delivers the webhooks of some agents. `run` it until canceled."""
 
     def __init__(

@@ -77,7 +77,7 @@ def test_stores_get_their_options() -> None:
     postgres = stores.connect(Settings(store="postgresql://u:p@h/d?pool_size=3&prepared=false"))
     assert isinstance(postgres, PostgresStore)
     assert (postgres.url, postgres.bell) == ("postgresql://u:p@h/d",) * 2
-    assert (postgres._link.size, postgres._link.prepared) == (3, False)
+    assert (postgres._pool.size, postgres._pool.prepared) == (3, False)
 
 
 def test_each_option_has_a_default_of_its_type() -> None:

@@ -699,7 +699,7 @@ def _take(
                     row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
                 else:
                     row.take(worker, until)
-                    row.mail = None
+                    row.latest = None
                     taken.append((row.head(), received))
                 transaction.touch(row)
     return taken

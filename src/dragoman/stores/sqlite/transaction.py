@@ -432,11 +432,11 @@ class Transaction:
         ).fetchone()
         return found
 
-    def keep(self, row: SqliteHead, receipt: Receipt, number: int) -> None:
+    def add_receipt(self, row: SqliteHead, receipt: Receipt, number: int) -> None:
         """Store the receipt of a request."""
         self._receipts[row.scope, receipt.key] = (row, receipt.digest, number)
 
-    def hook(self, row: SqliteHead, webhook: Webhook, cursor: int) -> None:
+    def add_webhook(self, row: SqliteHead, webhook: Webhook, cursor: int) -> None:
         """Add or replace a webhook. Its secrets are encrypted already."""
         row.hooked = True
         row.version += 1
@@ -462,8 +462,8 @@ class Transaction:
 
     def received(self, row: SqliteHead, number: int) -> Received:
         """Return the message with this number. Raises Unreadable."""
-        if row.mail is not None and row.mail[0] == number:
-            return row.mail[1]
+        if row.latest is not None and row.latest[0] == number:
+            return row.latest[1]
         self.flush()
         try:
             event = entries(self.db, row.key, number - 1, 1)[0].event
@@ -615,12 +615,12 @@ class Transaction:
             self._offer(row)
         if row.ended and row.ended_at is None:
             row.ended_at = time.time()
-        if row.born and row.told is not row.state:
+        if row.born and row.counted is not row.state:
             scope = self.scope(row.scope)
-            if row.told is not None:
-                self._count(scope, row.told.number, -1)
+            if row.counted is not None:
+                self._count(scope, row.counted.number, -1)
             self._count(scope, row.state.number, 1)
-            row.told = row.state
+            row.counted = row.state
 
     def _count(self, scope: int, state: int, number: int) -> None:
         place = (scope, state)
