@@ -169,9 +169,9 @@ async def test_the_cards_own_name_neither(names: Names) -> None:
             transport._session.connector.clear_dns_cache()
             names["outside.example"] = [INSIDE]
             with pytest.raises(NotAllowed):
-                await client._cards.keys(f"{where}/keys")
+                await client._connection.cards.keys(f"{where}/keys")
             with pytest.raises(NotAllowed):
-                await client._cards.keys(f"http://{INSIDE}:{inside.port}/keys")
+                await client._connection.cards.keys(f"http://{INSIDE}:{inside.port}/keys")
         await inside.unseen()
 
 
@@ -279,7 +279,7 @@ async def test_a_card_that_the_caller_gives_leads_anywhere(tmp_path: Path) -> No
         for given in (ways, str(tmp_path / "card.json")):
             async with Client.connect(given, attempts=1) as client:
                 await client.send("x")
-                client._use(client._usable[1])
+                client._connection.use(client._connection.usable[1])
                 assert (await client.send("x")).state is not None
         assert inside.visits == 2
 

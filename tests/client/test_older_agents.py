@@ -92,8 +92,8 @@ async def test_which_agents_are_subscribed_to(
 ) -> None:
     found = card(interface("http://agent", version=version), streaming=streaming)
     async with Client.connect(found, transport=Script(lambda _: Answer())) as client:
-        client._resumes = resumes
-        assert client._joins == joins
+        client._connection.resumes = resumes
+        assert client._connection.joins == joins
 
 
 async def test_a_webhook_over_http_names_its_task_in_path_and_body() -> None:

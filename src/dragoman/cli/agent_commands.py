@@ -23,7 +23,7 @@ from dragoman.model.types import AgentCard, Part, TaskState
 if TYPE_CHECKING:
     from dragoman.cli.terminal_output import Screen
     from dragoman.client import Client, File
-    from dragoman.client.client import SendOptions
+    from dragoman.client.options import SendOptions
 
 
 WAITING = "waiting for the answer"
@@ -438,7 +438,7 @@ def _interruptible(agent: Client, screen: Screen, arguments: argparse.Namespace)
     """On Ctrl-C, print which task continues."""
     from dragoman.client.deadline import following
 
-    with following(agent) as progress:
+    with following(agent._connection) as progress:
         try:
             yield
         except asyncio.CancelledError:

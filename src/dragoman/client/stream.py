@@ -83,15 +83,15 @@ class Stream:
         self._key = key
         self._name = name
         """The name of the send, if the turn of the client remembers its sends."""
-        self._known = client._known(name) if name else None
+        self._known = client._sends.known(name) if name else None
         """The task that the send has begun in an earlier run of the turn."""
         self._files = files or {}
         self._folding = Folding(keep=keep)
         self._count = 0
         """The number of events received."""
-        self._most = client._limits.events if keep else math.inf
+        self._most = client._connection.limits.events if keep else math.inf
         self._meter = Meter()
-        self._weigh_at = client._limits.task // EXPANSION
+        self._weigh_at = client._connection.limits.task // EXPANSION
         """The bytes that must arrive before it is worth measuring the task."""
         self._strays = 0
         self._ending: TaskStatusUpdateEvent | None = None
@@ -107,9 +107,11 @@ class Stream:
         """The last event of the latest connection."""
         joining = isinstance(request, SubscribeToTaskRequest)
         # A subscription that starts late may lack earlier events.
-        self._compares = joining and not client._resumes
+        self._compares = joining and not client._connection.resumes
         """Whether the events must be compared with the task at the end."""
-        self._polls = not (client._joins if joining else client.card.capabilities.streaming)
+        self._polls = not (
+            client._connection.joins if joining else client.card.capabilities.streaming
+        )
         """Whether the agent cannot stream this, so that the client polls."""
         self._before: TaskStatus | None = None
         """The status that a follow-up message answers, if it had to be fetched."""
@@ -119,9 +121,9 @@ class Stream:
         """The texts of progress that was found in the history."""
         self._items: AsyncGenerator[StreamResponse, None] | None = None
         """The events of the current connection."""
-        self._until = client._until
+        self._until = client._connection.until
         self._whole = None if self._until is None else self._until - time.monotonic()
-        self._progress = Progress.of(client)
+        self._progress = Progress.of(client._connection)
         self._events = self._run()
 
     @property
@@ -196,11 +198,11 @@ class Stream:
         """Follow it to its end. In a turn that remembers its sends this is a step: if it was done
         in an earlier run, its result is returned, and nothing is sent."""
         client, request = self._client, self._request
-        if (steps := client._steps) is None:
+        if (steps := client._sends.steps) is None:
             return await follow()
         name = self._name
         if isinstance(request, SubscribeToTaskRequest):
-            name = steps.name(f"{client._recipient}\n{request.id}".encode())
+            name = steps.name(f"{client._connection.recipient}\n{request.id}".encode())
         result = await once(steps, what, name, follow, again=self._drain, fetch=client._fetch)
         if self._fresh:
             await self.aclose()
@@ -210,9 +212,9 @@ class Stream:
     # -- connections
 
     async def _run(self) -> AsyncGenerator[Event, None]:
-        pauses = Pauses(self._client._attempts)
-        if self._client._remembered:
-            await self._client._renew_card()
+        pauses = Pauses(self._client._connection.attempts)
+        if self._client._connection.remembered:
+            await self._client._connection.renew_card()
         while True:
             began, asked = time.monotonic(), self._client.interface
             try:
@@ -226,25 +228,25 @@ class Stream:
             except TooLarge as error:
                 raise self._with_task_id(error) from None
             except NotAllowed as error:
-                if not self._client._doubtful(error):
+                if not self._client._connection.doubtful(error):
                     raise
-                self._client._rotate(asked, error)
+                self._client._connection.rotate(asked, error)
             except (A2AError, Unreachable) as error:
-                self._client._explain(error, self._id)
+                self._client._connection.explain(error, self._id)
                 self._progress.failed(error)
                 passing = isinstance(error, PASSING) and not (self._polls or self._gives_up(error))
                 if passing and self._final():
                     break
                 # The next connection gets a new credential; the agent did not fail.
                 expired = isinstance(error, Expired) and not self._fresh
-                if not passing and not expired and not self._client._doubtful(error):
+                if not passing and not expired and not self._client._connection.doubtful(error):
                     raise
                 self._broken = True
                 if time.monotonic() - began > LASTING:
                     pauses.reset()
                 # A silent agent may be working.
                 if not expired and (self._fresh or not isinstance(error, Silent)):
-                    self._client._rotate(asked, error)
+                    self._client._connection.rotate(asked, error)
                 await pauses.after(error)
             finally:
                 if self._items is not None:  # now, not at garbage collection
@@ -252,15 +254,15 @@ class Stream:
         if self._compares:
             for event in await self._correct():
                 yield event
-        elif self._folding.empty and not (self._client._resumes or self._polls):
+        elif self._folding.empty and not (self._client._connection.resumes or self._polls):
             await self._recall()
-        self._client._task_settled(self._folding.id)
+        self._client._sends.settled(self._folding.id)
 
     def _gives_up(self, error: BaseException) -> bool:
         """Whether not to retry. The agent may just be slow; one that does not deduplicate would
         start the task again."""
         sending = self._fresh and isinstance(self._request, SendMessageRequest)
-        return sending and isinstance(error, Silent) and not self._client._resumes
+        return sending and isinstance(error, Silent) and not self._client._connection.resumes
 
     def _attempt(self) -> AsyncIterator[Event]:
         """Yield the events of one connection."""
@@ -270,7 +272,7 @@ class Stream:
             return self._poll_after_send() if self._polls else self._first()
         if self._can_resume:
             return self._resumed()
-        self._polls = self._polls or not self._client._joins
+        self._polls = self._polls or not self._client._connection.joins
         return self._polled() if self._polls else self._resubscribe()
 
     async def _first(self) -> AsyncIterator[Event]:
@@ -293,7 +295,12 @@ class Stream:
     async def _look_before(self) -> None:
         """Look what the message answers, if the turn may have to tell the answer from it later. (An
         agent that numbers its events shows no question that is answered, or sends it first.)"""
-        if self._name and self._follows and not self._client._resumes and self._asked is None:
+        if (
+            self._name
+            and self._follows
+            and not self._client._connection.resumes
+            and self._asked is None
+        ):
             assert isinstance(self._request, SendMessageRequest)
             task = await self._client.task(self._request.message.task_id).get(history=0)
             self._asked = task.status
@@ -320,7 +327,7 @@ class Stream:
         configuration = replace(request.configuration, return_immediately=True)
         request = replace(request, configuration=configuration)
         headers = {"idempotency-key": self._key}
-        answer = await self._client._call("send", request, headers, self._files)
+        answer = await self._client._connection.call("send", request, headers, self._files)
         return _event(StreamResponse(task=answer.task, message=answer.message))
 
     async def _attached(self, known: BegunTask) -> AsyncIterator[Event]:
@@ -330,8 +337,8 @@ class Stream:
             yield event
         if self._complete():
             return
-        self._polls = self._polls or not self._client._joins
-        if self._polls or not self._client._resumes:
+        self._polls = self._polls or not self._client._connection.joins
+        if self._polls or not self._client._connection.resumes:
             async for event in self._polled() if self._polls else self._resubscribe():
                 yield event
             return
@@ -434,11 +441,11 @@ class Stream:
         order = Order(
             call="get",
             request=GetTaskRequest(id=self._folding.id),
-            headers=self._client._headers(),
+            headers=self._client._connection.headers(),
         )
         with suppress(A2AError, Unreachable, TimeoutError):  # then there is no result
             async with asyncio.timeout(RECALL):
-                task: Task = await self._client._binding.call(order)
+                task: Task = await self._client._connection.binding.call(order)
             status = self._folding.status
             if task.id == self._folding.id and status and task.status.state is status.state:
                 self._catch_up(task)
@@ -550,20 +557,22 @@ class Stream:
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[StreamResponse]:
         self._ending = None
-        found, spans = self._client._headers(headers), self._client._spans
+        found, spans = self._client._connection.headers(headers), self._client._connection.spans
         span = None
         if spans is not None:
-            span = spans.begin("CLIENT", BY_CALL[call].name, *self._client._about(call, request))
+            span = spans.begin(
+                "CLIENT", BY_CALL[call].name, *self._client._connection.about(call, request)
+            )
             found["traceparent"] = otel.parent(span)
         order = Order(
             call=call,
             request=request,
             headers=found,
             files=self._files if call == "stream" else {},
-            patience=self._client._patience,
+            patience=self._client._connection.patience,
             meter=self._meter,
         )
-        items = self._client._binding.stream(order)
+        items = self._client._connection.binding.stream(order)
         self._items = items if spans is None or span is None else spans.around(span, items)
         return self._items
 
@@ -574,7 +583,7 @@ class Stream:
 
     def _check_size(self) -> None:
         """Measure the task. To do so for each event would cost more than to apply it."""
-        most, size = self._client._limits.task, self._folding.weigh()
+        most, size = self._client._connection.limits.task, self._folding.weigh()
         if size > most:
             words = f"the task of the stream is larger than {most} bytes"
             raise TooLarge.of(words, "task", most, ", or stream with keep=False")
@@ -594,12 +603,12 @@ class Stream:
             self._check_size()
         if self._fresh:
             self._fresh = False
-            self._client._answered()
+            self._client._connection.answered()
             self._progress.task = self._folding.id
             if isinstance(self._request, SendMessageRequest):
-                self._client._begun(self._folding.id)
+                self._client._sends.began(self._folding.id)
                 if self._name:
-                    self._client._log_send(self._name, self._folding.id, self._question(event))
+                    self._client._sends.log(self._name, self._folding.id, self._question(event))
 
     def _question(self, event: Event) -> TaskStatus | None:
         """The status that the message answers, if the agent still shows it."""
@@ -617,7 +626,7 @@ class Stream:
     @property
     def _can_resume(self) -> bool:
         """Whether the agent can send exactly the events after the last one."""
-        return self._client._resumes and self._number > 0
+        return self._client._connection.resumes and self._number > 0
 
     @property
     def _place(self) -> str:
