@@ -24,7 +24,7 @@ help:
 	@echo "make fast    run the quick tests of the units, the bindings and the docs, in about a minute"
 	@echo "make docs    check code blocks, links and tables in the docs"
 	@echo "make interop test with every foreign client, server and framework; writes docs/interop.md and a table in docs/bridges.md"
-	@echo "make soak    run crash, network and attack tests for an hour (SCALE=0.1 for less)"
+	@echo "make soak    run crash, network and attack tests for more than an hour (SCALE=0.1 for less)"
 	@echo "make fuzz    send invalid input (default: 60 s; SECONDS=600 for longer, FUZZ_SEED=… to repeat)"
 	@echo "make peers   install the foreign clients and servers for the tests, in .peers"
 	@echo "make check   check format, lint, types, import rules and the table of clauses"

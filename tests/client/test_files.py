@@ -26,7 +26,7 @@ from dragoman.client import (
 )
 from dragoman.client.transport import ASGITransport
 from dragoman.client.upload import MARK, PIECE
-from dragoman.model.errors import ContentTypeNotSupported, TooLarge
+from dragoman.model.errors import BodyTooLarge, ContentTypeNotSupported
 from dragoman.model.types import Task, TaskArtifactUpdateEvent
 from tests.client.test_client import Cutting
 from tests.client.transports import (
@@ -297,7 +297,7 @@ async def test_a_file_that_is_too_large_is_sent_once(how: str, tmp_path: Path) -
         return Noting(transport, lambda: None)
 
     async with reached(how, archive(), noting, max_body=MEGABYTE) as client:
-        with pytest.raises(TooLarge):
+        with pytest.raises(BodyTooLarge):
             await client.send(File(path))
     assert asked.count("POST") == 1
 

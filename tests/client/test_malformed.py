@@ -449,7 +449,7 @@ async def test_codes_that_make_no_sense(code: Any) -> None:
 
 @pytest.mark.parametrize(
     ("http", "name"),
-    [(413, "TooLarge"), (408, "TooSlow"), (429, "LimitExceeded"), (0, "LimitExceeded")],
+    [(413, "BodyTooLarge"), (408, "TooSlow"), (429, "LimitExceeded"), (0, "LimitExceeded")],
 )
 def test_errors_of_one_reason_are_told_apart_by_their_status(http: int, name: str) -> None:
     details = LimitExceeded().details()

@@ -12,6 +12,7 @@ import importlib.util
 import itertools
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -361,11 +362,12 @@ def _children(parent: int) -> list[int]:
 
 
 def free() -> int:
-    """Return a free port."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+    """Return a free port that the system gives to no connection, so it stays free for restarts."""
+    while True:
+        port = random.SystemRandom().randrange(15000, 32000)
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def _follow(sign: signal.Signals) -> Callable[[], None] | None:

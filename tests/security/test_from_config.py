@@ -271,8 +271,12 @@ def test_it_survives_the_way_to_the_process_that_a_reload_starts(
     app = serve.child()
     assert app.settings.auth == tuple(TABLES)
     (endpoint,) = app.endpoints.values()
-    assert endpoint.gate is not None
-    assert len(endpoint.gate.declared(endpoint.service.agent.card("http://x"), {}).security_schemes)
+    assert endpoint.authenticator is not None
+    assert len(
+        endpoint.authenticator.declared(
+            endpoint.service.agent.card("http://x"), {}
+        ).security_schemes
+    )
 
 
 def test_the_command_names_the_fault(elsewhere: Path) -> None:

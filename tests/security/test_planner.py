@@ -149,7 +149,7 @@ class Scenario:
             card = agent.card(recording.url)
             if recording is self.hotels:
                 endpoint = next(iter(recording.app.endpoints.values()))
-                card = change(endpoint.gate.declared(card, {}))
+                card = change(endpoint.authenticator.declared(card, {}))
             found[recording.url] = card
         return found
 
