@@ -39,7 +39,7 @@ def old(state: str, *texts: str) -> dict[str, Any]:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries and looks again without a pause."""
     monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
-    monkeypatch.setattr("dragoman.client.stream.POLL", 0.005)
+    monkeypatch.setattr("dragoman.client.task_events.POLL", 0.005)
 
 
 @pytest.mark.usefixtures("soon")

@@ -34,8 +34,8 @@ from tests.client.transports import (
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks again without a pause."""
-    monkeypatch.setattr("dragoman.client.stream.POLL", 0.005)
-    monkeypatch.setattr("dragoman.client.stream.LONGEST_POLL", 0.01)
+    monkeypatch.setattr("dragoman.client.task_events.POLL", 0.005)
+    monkeypatch.setattr("dragoman.client.task_events.LONGEST_POLL", 0.01)
 
 
 @pytest.mark.usefixtures("soon")
