@@ -36,7 +36,7 @@ from dragoman.model.types import (
     SecurityScheme,
     StringList,
 )
-from dragoman.security import egress
+from dragoman.security import address_policy
 from tests.client.scripted_agent import Stranger, begun, telling
 from tests.client.transports import card, interface, result, task
 from tests.harness.raw_server import Certificate, Listener, Visit
@@ -50,7 +50,7 @@ Names = dict[str, list[str]]
 def names(monkeypatch: pytest.MonkeyPatch) -> Names:
     """The addresses of names, which a test may change."""
     known: Names = {"outside.example": [OUTSIDE], "inside.example": [INSIDE]}
-    denied, lookup = egress.denied, socket.getaddrinfo
+    denied, lookup = address_policy.denied, socket.getaddrinfo
 
     def classed(address: Any) -> str:
         return "" if str(address) == OUTSIDE else denied(address)
@@ -61,7 +61,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
         kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
         return [(*kind, (address, port)) for address in known[host]]
 
-    monkeypatch.setattr(egress, "denied", classed)
+    monkeypatch.setattr(address_policy, "denied", classed)
     monkeypatch.setattr(socket, "getaddrinfo", looked)
     return known
 
@@ -368,4 +368,4 @@ async def test_what_a_proxy_fetches_may_be_public(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_public(address: str, is_public: bool) -> None:
-    assert egress.public(ip_address(address)) is is_public
+    assert address_policy.public(ip_address(address)) is is_public
