@@ -14,7 +14,7 @@ import pytest
 
 from dragoman import Agent, App, Task, TaskState, Turn
 from dragoman.agent import durable
-from dragoman.agent.durable import StepFailed, StepUncertain
+from dragoman.agent.step_results import StepFailed, StepUncertain
 from dragoman.client import Client
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Private

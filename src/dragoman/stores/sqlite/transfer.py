@@ -23,8 +23,8 @@ from dragoman.stores.export_format import (
 from dragoman.stores.sqlite.context_values import PUT, forget
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.queries import Queries
+from dragoman.stores.sqlite.rows import COLUMNS, FOUND, HANGING, INSERT, SqliteHead, named
 from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
-from dragoman.stores.sqlite.transaction import COLUMNS, FOUND, HANGING, INSERT, SqliteHead, named
 from dragoman.stores.store import Unreadable
 from dragoman.stores.unreadable_rows import ASIDE, DECODING
 
