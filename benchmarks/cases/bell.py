@@ -115,7 +115,7 @@ async def _listen(url: str, count: int) -> None:
 
     async with _ringing(url) as bell:
         for number in range(count):
-            bell.listeners.hook(lambda number=number: hear(number), f"bench:{number}")  # type: ignore[misc]
+            bell.listeners.on_ring(lambda number=number: hear(number), f"bench:{number}")  # type: ignore[misc]
         with bell.listeners.listen(END) as listener:
             print("ready", flush=True)
             await listener.wait()

@@ -29,8 +29,8 @@ from dragoman.model.types import (
     Part,
     SecurityScheme,
 )
+from dragoman.security.address_policy import EgressRefused, Rule, parse
 from dragoman.security.client_network import loopback
-from dragoman.security.egress import EgressRefused, Rule, parse
 
 __all__ = ("Policy", "as_text", "clean", "eligible", "lookalikes", "objection", "sanitize")
 

@@ -36,7 +36,7 @@ from dragoman.model.types import (
     SecurityScheme,
     StringList,
 )
-from dragoman.security import egress
+from dragoman.security import address_policy
 from tests.client.scripted_agent import Stranger, begun, telling
 from tests.client.transports import card, interface, result, task
 from tests.harness.raw_server import Certificate, Listener, Visit
@@ -50,7 +50,7 @@ Names = dict[str, list[str]]
 def names(monkeypatch: pytest.MonkeyPatch) -> Names:
     """The addresses of names, which a test may change."""
     known: Names = {"outside.example": [OUTSIDE], "inside.example": [INSIDE]}
-    denied, lookup = egress.denied, socket.getaddrinfo
+    denied, lookup = address_policy.denied, socket.getaddrinfo
 
     def classed(address: Any) -> str:
         return "" if str(address) == OUTSIDE else denied(address)
@@ -61,7 +61,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Names:
         kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
         return [(*kind, (address, port)) for address in known[host]]
 
-    monkeypatch.setattr(egress, "denied", classed)
+    monkeypatch.setattr(address_policy, "denied", classed)
     monkeypatch.setattr(socket, "getaddrinfo", looked)
     return known
 
@@ -169,9 +169,9 @@ async def test_the_cards_own_name_neither(names: Names) -> None:
             transport._session.connector.clear_dns_cache()
             names["outside.example"] = [INSIDE]
             with pytest.raises(NotAllowed):
-                await client._cards.keys(f"{where}/keys")
+                await client._connection.cards.keys(f"{where}/keys")
             with pytest.raises(NotAllowed):
-                await client._cards.keys(f"http://{INSIDE}:{inside.port}/keys")
+                await client._connection.cards.keys(f"http://{INSIDE}:{inside.port}/keys")
         await inside.unseen()
 
 
@@ -279,7 +279,7 @@ async def test_a_card_that_the_caller_gives_leads_anywhere(tmp_path: Path) -> No
         for given in (ways, str(tmp_path / "card.json")):
             async with Client.connect(given, attempts=1) as client:
                 await client.send("x")
-                client._use(client._usable[1])
+                client._connection.use(client._connection.usable[1])
                 assert (await client.send("x")).state is not None
         assert inside.visits == 2
 
@@ -368,4 +368,4 @@ async def test_what_a_proxy_fetches_may_be_public(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_public(address: str, is_public: bool) -> None:
-    assert egress.public(ip_address(address)) is is_public
+    assert address_policy.public(ip_address(address)) is is_public

@@ -245,7 +245,7 @@ async def cut(app: App, binding: str, resumes: bool, *places: int) -> None:
     runs.clear()
     transport = Cutting(app, *places)
     async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
-        client._resumes = resumes
+        client._connection.resumes = resumes
         async with asyncio.timeout(30), client.stream("count 20") as stream:
             events = [event async for event in stream]
         whole = "".join(f"{number}," for number in range(20))

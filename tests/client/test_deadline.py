@@ -114,7 +114,7 @@ async def test_the_task_goes_on_and_is_named(app: App, way: str) -> None:
         elif way == "reply":
             begun = (await client.send("ask")).task
         known = begun.id if begun else ""
-        client._deadline = 0.5
+        client._connection.deadline = 0.5
         with pytest.raises(DeadlineExceeded) as caught:
             if way == "send":
                 await client.send("gate")
@@ -128,7 +128,7 @@ async def test_the_task_goes_on_and_is_named(app: App, way: str) -> None:
             else:
                 async with client.task(known).subscribe() as stream:
                     _ = [event async for event in stream]
-        client._deadline = None
+        client._connection.deadline = None
         error = caught.value
         assert error.task in (known, error.task) and error.task
         assert str(error) == f"http://inside: no answer within 0.5 s; task {error.task} continues"

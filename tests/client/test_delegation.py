@@ -91,14 +91,14 @@ async def office(
 
 def notice(client: Client, tasks: int, known: asyncio.Event) -> None:
     """Tell when a client that works for a turn knows of so many tasks that it has begun."""
-    begin = client._begun
+    begin = client._sends.began
 
     def note(task: str) -> None:
         begin(task)
-        if len(client._open) == tasks:
+        if len(client._sends.open) == tasks:
             known.set()
 
-    client._begun = note  # type: ignore[method-assign]
+    client._sends.began = note  # type: ignore[method-assign]
 
 
 async def begun(client: Client, text: str) -> str:
@@ -454,8 +454,8 @@ async def test_a_call_before_the_end_of_the_turn() -> None:
     async def delegate(turn: Turn) -> None:
         for options in ({}, {"deadline": 5.0}, {"deadline": 500.0}):
             async with turn.connect(app=helper.app, **options) as other:  # type: ignore[arg-type]
-                assert other._until is not None
-                left.append(other._until - asyncio.get_running_loop().time())
+                assert other._connection.until is not None
+                left.append(other._connection.until - asyncio.get_running_loop().time())
 
     async with office(delegate, helper, turn_timeout=60.0) as client:
         assert (await client.send("x")).state is TaskState.COMPLETED

@@ -142,7 +142,7 @@ async def test_the_middle_of_a_stream(
     ways = Ways(one=first, two=ASGITransport(app))  # type: ignore[arg-type]
     found = await two(app, *bindings, tenant="north")
     async with asyncio.timeout(10), Client.connect(found, transport=ways) as client:
-        client._resumes = resumes
+        client._connection.resumes = resumes
         async with client.stream("count 20") as stream:
             _ = [event async for event in stream]
         assert stream.result.text == "".join(f"{number}," for number in range(20))

@@ -404,7 +404,7 @@ async def test_what_is_not_kept_is_told_once_across_cuts(
             gate = asyncio.Event()
             transport = Cutting(app, place, place // 2, place // 3)
             async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
-                client._resumes = resumes
+                client._connection.resumes = resumes
                 if following:
                     begun = (await client.send("x", wait=False)).task
                     assert begun is not None

@@ -39,7 +39,7 @@ def old(state: str, *texts: str) -> dict[str, Any]:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries and looks again without a pause."""
     monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
-    monkeypatch.setattr("dragoman.client.stream.POLL", 0.005)
+    monkeypatch.setattr("dragoman.client.task_events.POLL", 0.005)
 
 
 @pytest.mark.usefixtures("soon")
@@ -92,8 +92,8 @@ async def test_which_agents_are_subscribed_to(
 ) -> None:
     found = card(interface("http://agent", version=version), streaming=streaming)
     async with Client.connect(found, transport=Script(lambda _: Answer())) as client:
-        client._resumes = resumes
-        assert client._joins == joins
+        client._connection.resumes = resumes
+        assert client._connection.joins == joins
 
 
 async def test_a_webhook_over_http_names_its_task_in_path_and_body() -> None:

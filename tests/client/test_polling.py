@@ -34,8 +34,8 @@ from tests.client.transports import (
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks again without a pause."""
-    monkeypatch.setattr("dragoman.client.stream.POLL", 0.005)
-    monkeypatch.setattr("dragoman.client.stream.LONGEST_POLL", 0.01)
+    monkeypatch.setattr("dragoman.client.task_events.POLL", 0.005)
+    monkeypatch.setattr("dragoman.client.task_events.LONGEST_POLL", 0.01)
 
 
 @pytest.mark.usefixtures("soon")
@@ -104,7 +104,7 @@ async def test_a_direct_answer_of_one_that_does_not_stream() -> None:
 async def test_a_subscription_is_looks(attempts: int) -> None:
     agent = admin(streaming=False)
     async with working(agent) as (client, transport):
-        client._attempts = attempts
+        client._connection.attempts = attempts
         id = await begun(client, "gate a b")
         async with client.task(id).subscribe() as stream:
             told = []
@@ -237,7 +237,7 @@ async def test_a_stream_that_broke_off_is_looked_at_if_it_cannot_be_listened_to_
 
     transport = Script(answer)
     async with Client.connect(card(), transport=transport) as client:
-        client._resumes = places
+        client._connection.resumes = places
         async with client.stream("x") if sending else client.task("t").subscribe() as stream:
             told = [happened async for happened in stream]
         texts = [

@@ -66,7 +66,7 @@ async def test_a_question_ends_the_stream(
             transport = Cutting(app, place, place // 2, place // 3)
             said = [text, File(tmp_path / "a.txt")] if file else text
             async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
-                client._resumes = resumes
+                client._connection.resumes = resumes
                 async with client.stream(said) as stream:
                     _ = [happened async for happened in stream]
                 assert stream.result.state is TaskState[f"{text.upper()}_REQUIRED"]
@@ -123,7 +123,7 @@ async def test_a_connection_that_breaks_when_all_is_said(
     async with App(agent, drain_timeout=0.0) as app:
         transport = Endless(app)
         async with Client.connect(app=app, transport=transport, attempts=3) as client:
-            client._resumes = resumes
+            client._connection.resumes = resumes
             said = [text, File(tmp_path / "a.txt")] if file else text
             async with client.stream(said) as stream:
                 _ = [happened async for happened in stream]
@@ -219,7 +219,7 @@ async def test_a_follow_up_that_is_cut_while_the_task_stands_as_before(
             transport = Cutting(app, place, place // 2, place // 3)
             said = ["a b c d", File(tmp_path / "a.txt")] if file else "a b c d"
             async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
-                client._resumes = resumes
+                client._connection.resumes = resumes
                 async with client.stream(said, task=asked.id) as stream:
                     _ = [happened async for happened in stream]
             assert stream.result.state is TaskState.COMPLETED, place

@@ -195,7 +195,7 @@ def test_errors_are_raised_where_it_is_called(server: Server) -> None:
 
 def test_time_runs_out(server: Server) -> None:
     with sync.Client.connect(server.url) as client:
-        client._inner._deadline = 0.2
+        client._inner._connection.deadline = 0.2
         with pytest.raises(TimeoutError):
             client.send("gate")
 

@@ -149,8 +149,8 @@ async def test_a_conversation_is_played_back(
     # in pieces that are shorter than some characters
     monkeypatch.setattr(Settings, "stream_buffer", 3)
     async with local_client(parrot(), through=recorded) as client:
-        client._binding_names = [binding]
-        client._choose()
+        client._connection.binding_names = [binding]
+        client._connection.choose()
         said = await conversation(client)
     recorders[0].save(tmp_path / "said.json")
     for _ in range(2):
@@ -170,8 +170,8 @@ async def record(path: Path, binding: str = "JSONRPC") -> None:
         return recorders[0]
 
     async with local_client(parrot(), through=recorded) as client:
-        client._binding_names = [binding]
-        client._choose()
+        client._connection.binding_names = [binding]
+        client._connection.choose()
         await client.send("hello", metadata={"a": 1})
         _ = [item async for item in client.list(page=5)]
     recorders[0].save(path)
@@ -363,7 +363,7 @@ async def test_each_fault_is_lived_through(faults: dict[str, float]) -> None:
         return transports[0]
 
     async with local_client(agent, through=faulty) as client:
-        client._attempts = 50
+        client._connection.attempts = 50
         await count_all(client, 60)
     assert Counter(agent.runs) == expected(60)  # type: ignore[attr-defined]
     done = transports[0].done
@@ -386,9 +386,9 @@ async def test_all_of_them_at_once(seed: int, binding: str) -> None:
         return transports[0]
 
     async with local_client(agent, through=faulty) as client:
-        client._binding_names = [binding]
-        client._choose()
-        client._attempts = 100
+        client._connection.binding_names = [binding]
+        client._connection.choose()
+        client._connection.attempts = 100
         await count_all(client, 200)
     assert Counter(agent.runs) == expected(200)  # type: ignore[attr-defined]
     assert min(transports[0].done.values()) > 5

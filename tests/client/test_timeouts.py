@@ -163,7 +163,7 @@ async def by_stream(client: Client, id: str) -> object:
 
 
 async def by_poll(client: Client, id: str) -> object:
-    client.card = card(streaming=False)
+    client._connection.card = card(streaming=False)
     return await client.task(id).wait(poll=0.01)
 
 
@@ -175,10 +175,10 @@ async def test_whoever_waits_for_a_task_gives_up_and_the_task_goes_on(app: App, 
     async with Client.connect(app=app) as client:
         begun = (await client.send("gate", wait=False)).task
         assert begun is not None
-        client._deadline = 0.1
+        client._connection.deadline = 0.1
         with pytest.raises(TimeoutError):
             await way(client, begun.id)
-        client._deadline = None
+        client._connection.deadline = None
         assert (await client.task(begun.id).get()).status.state is TaskState.WORKING
         app.agents["parrot"].gate.set()  # type: ignore[attr-defined]
     async with Client.connect(app=app) as client:
@@ -187,13 +187,13 @@ async def test_whoever_waits_for_a_task_gives_up_and_the_task_goes_on(app: App, 
 
 async def test_a_stream(app: App) -> None:
     async with Client.connect(app=app) as client:
-        client._deadline = 0.5
+        client._connection.deadline = 0.5
         events = []
         with pytest.raises(TimeoutError):
             async with client.stream("gate") as stream:
                 async for told in stream:
                     events.append(told)
-        client._deadline = None
+        client._connection.deadline = None
         assert len(events) == 2
         assert stream.result.state is TaskState.WORKING
         assert stream.task is not None
@@ -341,7 +341,7 @@ async def test_a_stream_without_an_event_has_broken_off(monkeypatch: pytest.Monk
     async with Client.connect(card(), transport=transport) as client:
         with pytest.raises(Unreachable, match="ended before"):
             _ = [told async for told in client.stream("x")]
-    assert len(transport.asked) == client._attempts
+    assert len(transport.asked) == client._connection.attempts
 
 
 async def test_a_message_to_one_with_receipts_is_sent_again(app: App) -> None:

@@ -239,10 +239,10 @@ async def test_credentials_do_not_go_to_another_port_unless_trusted() -> None:
                 await client.send("hello")
         with pytest.raises(CredentialsNotSent, match=at):
             guard = Client.connect(url, **over)
-            guard._target = url
-            guard._guard.enter(url)
-            guard.card = card
-            guard._choose()
+            guard._connection.target = url
+            guard._connection.guard.enter(url)
+            guard._connection.card = card
+            guard._connection.choose()
 
 
 def test_what_can_be_spoken(monkeypatch: pytest.MonkeyPatch) -> None:

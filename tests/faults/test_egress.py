@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable
+from dragoman.security.address_policy import EgressRefused
+from dragoman.security.egress import Egress, EgressUnreachable
 from tests.harness.raw_server import Certificate, Listener, Visit, listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

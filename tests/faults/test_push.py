@@ -23,7 +23,7 @@ from dragoman.security.egress import Egress
 from dragoman.server.settings import Settings
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.store import Claim
-from dragoman.webhooks.delivery import Courier, delivery
+from dragoman.webhooks.delivery import WebhookSender, delivery
 from tests.harness.raw_server import listening
 from tests.harness.server import serving
 from tests.harness.stores import W, accept, claim, hook, say
@@ -122,14 +122,14 @@ async def test_a_name_that_changes_its_address_is_refused_when_it_is_dialled() -
 
 
 @contextlib.asynccontextmanager
-async def carrying(store: MemoryStore, poll: float = 0.02) -> AsyncIterator[Courier]:
-    """A courier at work on this store, with short leases."""
+async def carrying(store: MemoryStore, poll: float = 0.02) -> AsyncIterator[WebhookSender]:
+    """A sender at work on this store, with short leases."""
     settings = Settings(poll=poll, push_retries=(0.02, 0.02))
     async with Egress(allow=["127.0.0.1"]) as egress:
-        courier = Courier(["agent"], store, MemoryBell(), settings, egress)
-        courier.lease = 0.05
-        task = asyncio.create_task(courier.run())
-        yield courier
+        sender = WebhookSender(["agent"], store, MemoryBell(), settings, egress)
+        sender.lease = 0.05
+        task = asyncio.create_task(sender.run())
+        yield sender
         assert not task.done()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -197,14 +197,14 @@ async def test_what_is_appended_at_the_last_moment_does_not_wait_for_the_poll() 
 async def test_a_bug_on_one_line_parks_it_and_leaves_the_others_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    headers = Courier._headers
+    headers = WebhookSender._headers
 
-    def broken(self: Courier, line: Any, *rest: Any) -> dict[str, str]:
+    def broken(self: WebhookSender, line: Any, *rest: Any) -> dict[str, str]:
         if line.webhook.config.id == "bad":
             raise RuntimeError("a bug")
         return headers(self, line, *rest)
 
-    monkeypatch.setattr(Courier, "_headers", broken)
+    monkeypatch.setattr(WebhookSender, "_headers", broken)
     async with receiving() as inbox, pushing() as sender:
         await sender.send("a", inbox.url, id="bad")
         await sender.send("b", inbox.url, id="good")

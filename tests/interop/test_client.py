@@ -24,7 +24,7 @@ async def test_discovery(peer: Peer, client: Client) -> None:
     assert client.card.supported_interfaces[0].protocol_binding == "JSONRPC"
     assert client.interface.protocol_binding == peer.binding
     assert client.card.capabilities.streaming
-    assert not client._resumes
+    assert not client._connection.resumes
 
 
 async def test_send(client: Client) -> None:

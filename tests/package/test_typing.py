@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -11,29 +10,35 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.peers import environments
+
 HERE = Path(__file__).parent / "typing"
 RIGHT, WRONG = HERE / "right.py", HERE / "wrong.py"
-CHECKERS = {
-    # (what is imported is not checked again)
-    "mypy": ("--strict", "--follow-imports=silent", "--config-file=", "--cache-dir"),
-    "pyright": ("--pythonpath", sys.executable),
-}
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
+def checker(name: str, folder: Path) -> list[str]:
+    """The command of a type checker."""
+    if name == "mypy":  # what is imported is not checked again; workers share what was read
+        options = ("--strict", "--follow-imports=silent", "--config-file=")
+        return [sys.executable, "-m", "mypy", *options, "--cache-dir", str(folder / "mypy")]
+    try:
+        main = environments.node("pyright") / "node_modules/pyright/index.js"
+    except environments.Absent as error:
+        pytest.skip(f"pyright: {error}")
+    return ["node", str(main), "--pythonpath", sys.executable]
+
+
+@pytest.mark.parametrize("name", ["mypy", "pyright"])
 def test_a_type_checker_finds_each_mistake_and_nothing_else(
-    checker: str, tmp_path_factory: pytest.TempPathFactory
+    name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    if importlib.util.find_spec(checker) is None:
-        pytest.skip(f"{checker} is not installed")
-    arguments = [*CHECKERS[checker]]
-    if checker == "mypy":  # workers share what was read
-        arguments.append(str(tmp_path_factory.getbasetemp() / "mypy"))
+    command = checker(name, tmp_path_factory.getbasetemp())
     done = subprocess.run(
-        [sys.executable, "-m", checker, *arguments, str(RIGHT), str(WRONG)],
+        [*command, str(RIGHT), str(WRONG)],
         capture_output=True,
         text=True,
         timeout=300,
+        cwd=HERE.parents[2],
         env=os.environ | {"MYPYPATH": os.environ.get("PYTHONPATH", "")},
     )
     found = {

@@ -327,8 +327,8 @@ async def test_a_traceparent_that_makes_no_sense_begins_anew(
 ) -> None:
     headers = {"traceparent": "00-nonsense"}
     async with App(helper()) as app, Client.connect(app=app) as client:
-        client._spans = None  # who calls has no OpenTelemetry
-        await client._call("list", ListTasksRequest(), headers)
+        client._connection.spans = None  # who calls has no OpenTelemetry
+        await client._connection.call("list", ListTasksRequest(), headers)
     assert named(exported, "SERVER", "ListTasks").parent is None
 
 
@@ -342,7 +342,11 @@ async def test_without_a_provider_there_is_nothing(monkeypatch: pytest.MonkeyPat
     assert not otel.metered()
     async with App(helper()) as app, Client.connect(app=app) as client:
         assert app.monitoring is not None
-        assert (app.monitoring.spans, app.monitoring.metrics, client._spans) == (None, None, None)
+        assert (app.monitoring.spans, app.monitoring.metrics, client._connection.spans) == (
+            None,
+            None,
+            None,
+        )
         await client.send("x")
     assert "opentelemetry.trace" not in sys.modules
 

@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import inspect
 import time
-import typing
 import uuid
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -23,6 +22,13 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
+from dragoman.agent.step_results import (
+    Unusable,
+    encoded_result,
+    logged_error,
+    logged_result,
+    returned_type,
+)
 from dragoman.agent.step_scope import StepScope, Streams, enter, leave, running
 from dragoman.agent.user_error import UserError
 from dragoman.model import clock
@@ -30,8 +36,6 @@ from dragoman.model.events import Event, Private, Received
 from dragoman.model.task_secret import WAITING, digest, new_secret
 from dragoman.model.types import TaskStatusUpdateEvent
 
-LARGEST = 256 * 1024
-"""The most bytes of one value."""
 MOST = 10_000
 """The most private entries of one turn."""
 SHORT = 5.0
@@ -40,8 +44,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Between two attempts at one step, in seconds; each pause is twice the last."""
 FIRST_LOOK, LAST_LOOK = 2.0, 300.0
 """The shortest and the longest pause between two polls of a remote task, in seconds."""
-PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
-"""What JSON gives back as it was."""
 FORM = 1
 """How new turns are logged, see `Private.form`."""
 
@@ -70,15 +72,6 @@ TIME, MESSAGE, NOTIFICATION = "time", "message", "notification"
 
 Key = tuple[str, str, int]
 """An operation, its name, and which one of this name it is."""
-
-
-class StepFailed(Exception):
-    """A step has failed for good. The text names the error; a replay raises the same."""
-
-
-class StepUncertain(Exception):
-    """The process ended while a step with `once=True` ran: it may or may not have had its effect.
-    The handler decides what to do."""
 
 
 class Suspended(BaseException):
@@ -244,21 +237,21 @@ class Journal:
         once: bool,
     ) -> Any:
         """The result of a call that is made once."""
-        kind = returns if returns is not None else _returned(call)
+        kind = returns if returns is not None else returned_type(call)
         key = self._key("step", name)
         if (known := self._done.get(key)) is not None:
             self._reopen(known)
-            return _result(known, kind, name)
+            return logged_result(known, kind, name)
         self._live(key)
         if once and key in self._begun:
-            return _result(await self._settle("uncertain", key), kind, name)
+            return logged_result(await self._settle("uncertain", key), kind, name)
         if once:
             await self._settle("begun", key)
         self.run.begin()
         with self._under_way():
             work = _Work(self.run, call, args, kwargs, self._new_scope(key), timeout)
             entry = await self._attempts(work, key, kind, retries)
-            return _result(entry, kind, name)
+            return logged_result(entry, kind, name)
 
     async def keep(self, name: str, call: Callable[[], Awaitable[bytes]]) -> bytes:
         """The JSON that a call of the turn itself returns, which is made once. What it raises is
@@ -306,15 +299,15 @@ class Journal:
             if self.form:
                 work.scope.again(self._streams)
             try:
-                value = _encoded(await work.perform(), kind, key[1])
+                value = encoded_result(await work.perform(), kind, key[1])
                 return await self._settle("step", key, value, work.scope)
             except Exception as error:
-                if attempt == retries or isinstance(error, UserError | _Unusable):
+                if attempt == retries or isinstance(error, UserError | Unusable):
                     text = error.shown if isinstance(error, UserError) else str(error)
                     what = [type(error).__name__, text[:2000], isinstance(error, UserError)]
                     value = msgspec.json.encode(what)
                     failed = await self._settle("failed", key, value, work.scope)
-                    raise _error(failed, key[1]) from error
+                    raise logged_error(failed, key[1]) from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             self.run.begin()
@@ -525,10 +518,6 @@ class Journal:
         raise self.suspended
 
 
-class _Unusable(Exception):
-    """The step returned what cannot be kept."""
-
-
 class _Work:
     """A call, and how it is made."""
 
@@ -564,71 +553,6 @@ class _Work:
 def _shown(key: Key) -> str:
     operation, name, count = key
     return f"{operation} {name!r} ({count + 1})" if name else f"{operation} {count + 1}"
-
-
-def _returned(call: Callable[..., Any]) -> Any:
-    """The type that a call is annotated with; None if there is none."""
-    try:
-        found = typing.get_type_hints(call).get("return")
-    except (NameError, TypeError):
-        return None
-    return type(None) if found is None and "return" in _annotated(call) else found
-
-
-def _annotated(call: Callable[..., Any]) -> dict[str, Any]:
-    return getattr(call, "__annotations__", {})
-
-
-def _encoded(value: Any, kind: Any, name: str) -> bytes:
-    if kind is None and not isinstance(value, PLAIN):
-        what = type(value).__name__
-        raise _Unusable(
-            f"step {name!r} returns {what}, but does not say so; annotate the function, or say "
-            f"returns={what}"
-        )
-    try:
-        return encoded(value, f"step {name!r}")
-    except (TypeError, ValueError) as error:
-        raise _Unusable(str(error)) from error
-
-
-def encoded(value: Any, what: str) -> bytes:
-    """A value as it is stored; TypeError, ValueError."""
-    try:
-        data = msgspec.json.encode(value, enc_hook=_jsonable)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"{what}: the value cannot be stored as JSON: {error}") from error
-    if len(data) > LARGEST:
-        raise ValueError(f"{what}: the value has {len(data)} bytes; at most {LARGEST} are kept")
-    return data
-
-
-def _jsonable(value: Any) -> Any:
-    if hasattr(value, "model_dump"):  # pydantic, which is not imported for this
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def decoded(data: bytes, kind: Any) -> Any:
-    """A stored value as one of this type; without a type, as JSON gives it."""
-    if kind is None or kind is Any:
-        return msgspec.json.decode(data)
-    if hasattr(kind, "model_validate_json"):
-        return kind.model_validate_json(data)
-    return msgspec.json.decode(data, type=kind)
-
-
-def _result(entry: Private, kind: Any, name: str) -> Any:
-    if entry.kind in ("failed", "uncertain"):
-        raise _error(entry, name)
-    return decoded(bytes(entry.value), kind)
-
-
-def _error(entry: Private, name: str) -> Exception:
-    if entry.kind == "uncertain":
-        return StepUncertain(f"step {name!r} was running when its process ended")
-    kind, text, shown = msgspec.json.decode(entry.value, type=tuple[str, str, bool])
-    return UserError(text) if shown else StepFailed(f"step {name!r}: {kind}: {text}")
 
 
 def uuid_of(digest: bytes) -> uuid.UUID:

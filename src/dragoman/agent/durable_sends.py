@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 
-from dragoman.agent.durable import LARGEST, Journal
+from dragoman.agent.durable import Journal
+from dragoman.agent.step_results import LARGEST
 from dragoman.agent.step_scope import running
 from dragoman.model.remote_task import BegunTask
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dragoman.agent.durable import LARGEST
+from dragoman.agent.step_results import LARGEST
 from dragoman.model.errors import A2AError
 from dragoman.model.types import Task
 from dragoman.telemetry.logs import logger

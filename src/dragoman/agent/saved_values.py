@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.agent.durable import LARGEST, encoded
+from dragoman.agent.step_results import LARGEST, encoded
 
 BYTES = "dragoman.bytes"
 _MARK = f'{{"{BYTES}":'.encode()

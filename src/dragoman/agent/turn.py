@@ -15,11 +15,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, to_builtins
 from msgspec.structs import replace
 
-from dragoman.agent.durable import LARGEST, Journal, uuid_of
+from dragoman.agent.durable import Journal, uuid_of
 from dragoman.agent.output import Output, parts_of
 from dragoman.agent.remote_wait import RemoteWait
 from dragoman.agent.run_protocol import Over, Running
 from dragoman.agent.saved_values import decode_saved, encode_saved
+from dragoman.agent.step_results import LARGEST
 from dragoman.agent.step_scope import current_step
 from dragoman.model import approvals, clock
 from dragoman.model.approvals import Approval

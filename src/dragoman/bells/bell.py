@@ -93,7 +93,7 @@ class Listeners:
         """Make a listener; close it after use."""
         return self._add(Listener(self, topics))
 
-    def hook(self, call: Callable[[], None], *topics: str) -> Listener:
+    def on_ring(self, call: Callable[[], None], *topics: str) -> Listener:
         """Make a listener that calls a function; close it after use."""
         return self._add(CallbackListener(self, topics, call))
 

@@ -183,10 +183,13 @@ def _parser() -> argparse.ArgumentParser:
     config = commands.add_parser(
         "config",
         help="print all settings, with the source of each value",
-        description="Print all settings as a TOML file, each with its value, its source (default, "
-        "file, variable or command line) and its meaning. Report all wrong settings at once. Mask "
-        "secrets.",
-        **examples("config", "config --config production.toml --json"),
+        description="Print all settings as a TOML file, each with its value, source and meaning.",
+        **examples(
+            "config",
+            "config --config production.toml --json",
+            more="The source is default, a file, a variable or the command line. All wrong\n"
+            "settings are reported at once. Secrets are masked.",
+        ),
     )
     config.add_argument("--json", action="store_true", help="print JSON: value and source of each")
     _add_settings(config)

@@ -23,7 +23,7 @@ from dragoman.model.types import AgentCard, Part, TaskState
 if TYPE_CHECKING:
     from dragoman.cli.terminal_output import Screen
     from dragoman.client import Client, File
-    from dragoman.client.client import SendOptions
+    from dragoman.client.options import SendOptions
 
 
 WAITING = "waiting for the answer"
@@ -82,7 +82,7 @@ EXAMPLES = {
 
 def add(commands: Any) -> None:
     """Add the commands."""
-    card = _command(commands, "card", "show an agent's card", show_card)
+    card = _command(commands, "card", "show, check, sign or verify an agent's card", show_card)
     card.add_argument("--check", action="store_true", help="check the card and print the problems")
     card.add_argument(
         "--raw", action="store_true", help="print the document exactly as the agent serves it"
@@ -438,7 +438,7 @@ def _interruptible(agent: Client, screen: Screen, arguments: argparse.Namespace)
     """On Ctrl-C, print which task continues."""
     from dragoman.client.deadline import following
 
-    with following(agent) as progress:
+    with following(agent._connection) as progress:
         try:
             yield
         except asyncio.CancelledError:

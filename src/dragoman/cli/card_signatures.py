@@ -18,7 +18,7 @@ from dragoman.cli import Parser, UsageError, connect_options, examples
 from dragoman.cli.terminal_format import json_text, plain
 
 if TYPE_CHECKING:
-    from dragoman.client.trusted_keys import Book
+    from dragoman.client.trusted_keys import PinnedKeys
 
 NOT_SENT = (
     *("api_key", "user", "client_id", "client_secret", "issuer", "resource", "cert"),
@@ -183,8 +183,8 @@ async def _pinned(arguments: argparse.Namespace) -> str:
         return origin(address(arguments.url))
 
 
-def _show(book: Book) -> None:
-    for where, pins in sorted(book.items()):
+def _show(pinned: PinnedKeys) -> None:
+    for where, pins in sorted(pinned.items()):
         for name, pin in pins.items():
             print(plain(where), plain(name), plain(pin.since))
 

@@ -158,7 +158,7 @@ def client(arguments: argparse.Namespace) -> Client:
     from dragoman.client import Client  # imported late, because other commands do not need it
     from dragoman.client.binding import BINDINGS, supported_bindings
     from dragoman.client.transport import origin
-    from dragoman.security.egress import Rule
+    from dragoman.security.address_policy import Rule
 
     if not arguments.url:
         raise UsageError("URL: must not be empty")

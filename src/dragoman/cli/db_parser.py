@@ -132,8 +132,8 @@ def add(commands: Any) -> None:
         "ann ann --to-realm keys",
         "'' ann --dry-run",
     )
-    one.add_argument("old", help="the present owner; '' is the anonymous owner")
-    one.add_argument("new", help="the new owner; it may already have tasks")
+    one.add_argument("old", metavar="OLD", help="the present owner; '' is the anonymous owner")
+    one.add_argument("new", metavar="NEW", help="the new owner; it may already have tasks")
     one.add_argument(
         "--realm", default="", help="the realm of the present owner (default: the empty realm)"
     )
@@ -174,7 +174,8 @@ def add(commands: Any) -> None:
     one.add_argument(
         "--since",
         type=moment,
-        help="export only tasks whose status changed after this time (default: all)",
+        help="export only tasks whose status changed after this time: 1h (ago), 2026-01-31 or an "
+        "RFC 3339 time (default: all)",
     )
     one.add_argument("--force", action="store_true", help="overwrite the file")
 

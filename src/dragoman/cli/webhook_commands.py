@@ -84,7 +84,7 @@ def add(commands: Any) -> None:
                 help="the agent sends this as the Authorization header (default: none)",
             )
         elif name != "list":
-            one.add_argument("id", help="the id of the webhook")
+            one.add_argument("id", metavar="ID", help="the id of the webhook")
         one.add_argument("--json", action="store_true", help="print JSON")
         one.set_defaults(run=lambda arguments, run=run: connect_options.run(arguments, run))
 

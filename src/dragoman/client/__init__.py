@@ -9,7 +9,7 @@ from dragoman.client.approved_card import (
     fetch_card,
     read_card,
 )
-from dragoman.client.client import CallOptions, Client, Options, SendOptions
+from dragoman.client.client import Client
 from dragoman.client.credentials import (
     AuthRequest,
     BasicAuth,
@@ -26,6 +26,7 @@ from dragoman.client.handover import HandedOverTask
 from dragoman.client.inbox import Inbox
 from dragoman.client.limits import Limits, TooLarge
 from dragoman.client.oauth import LoginPrompt, OAuth
+from dragoman.client.options import CallOptions, Options, SendOptions
 from dragoman.client.result import Result
 from dragoman.client.skills import RemoteSkill, SkillNotCompleted
 from dragoman.client.stream import Stream

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from dragoman.security.egress import Address, Rule, denied, public
+from dragoman.security.address_policy import Address, Rule, denied, public
 
 PORTS = {"http": 80, "https": 443, "grpc": 443, "grpcs": 443}
 

@@ -29,8 +29,8 @@ from dragoman.client.transport import (
     origin,
 )
 from dragoman.model.types import AgentCard, AgentInterface, SecurityScheme
+from dragoman.security.address_policy import Rule
 from dragoman.security.client_network import loopback
-from dragoman.security.egress import Rule
 from dragoman.telemetry.logs import MASK, secretive
 
 FIELDS = (

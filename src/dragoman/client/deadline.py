@@ -11,10 +11,10 @@ from typing import Protocol
 
 
 class Owner(Protocol):
-    """The part of a client that this module needs."""
+    """The part of a connection that this module needs."""
 
     @property
-    def _where(self) -> str:
+    def where(self) -> str:
         """The origin of the agent."""
 
 
@@ -54,7 +54,7 @@ class Progress:
 
     def late(self, seconds: float, about: str = "") -> DeadlineExceeded:
         """The error to raise after this many seconds. `about` is the task of the request."""
-        words = f"{self.owner._where}: no answer within {round(seconds, 3):g} s"
+        words = f"{self.owner.where}: no answer within {round(seconds, 3):g} s"
         if about and about != self.task:
             words += f" (task {about})"
         if self.error is not None:

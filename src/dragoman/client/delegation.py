@@ -83,3 +83,9 @@ class Delegation:
         at the same point, so that the other agent does not start the work twice."""
         said = msgspec.json.encode(message)
         return hashlib.sha256(f"{self._key}:{next(self._count)}:".encode() + said).hexdigest()
+
+
+def current_steps(delegation: Delegation | None) -> Steps | None:
+    """The steps of the turn, if what its client does now is a step; None otherwise."""
+    steps = delegation.steps if delegation is not None else None
+    return None if steps is None or steps.inside else steps

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from dragoman.client.transport import Unreachable
 from dragoman.model.types import Part
-from dragoman.security import egress
+from dragoman.security.address_policy import EgressRefused
+from dragoman.security.egress import Egress, EgressUnreachable
 
 
 async def fetch(part: Part, *, allow: Sequence[str] = ()) -> AsyncIterator[bytes]:
@@ -18,11 +19,11 @@ async def fetch(part: Part, *, allow: Sequence[str] = ()) -> AsyncIterator[bytes
         return
     if part.url is None:
         raise ValueError("this part is not a file")
-    async with egress.Egress(allow=allow, timeout=60.0) as way:
+    async with Egress(allow=allow, timeout=60.0) as way:
         try:
             async for piece in way.fetch(part.url):
                 yield piece
-        except egress.EgressRefused as error:
+        except EgressRefused as error:
             raise PermissionError(f"{part.url}: {error}") from None
-        except egress.EgressUnreachable as error:
+        except EgressUnreachable as error:
             raise Unreachable(f"{part.url}: {error}") from None

@@ -27,8 +27,9 @@ from dragoman.model.types import (
 )
 
 if TYPE_CHECKING:
-    from dragoman.client.client import Client, SendOptions
+    from dragoman.client.client import Client
     from dragoman.client.inbox import Inbox
+    from dragoman.client.options import SendOptions
 
 LONGEST_POLL = 10.0
 LOOK = 30.0
@@ -48,7 +49,7 @@ class TaskHandle:
     async def get(self, *, history: int | None = None) -> Task:
         """Fetch the task."""
         request = GetTaskRequest(id=self.id, history_length=history)
-        task: Task = await self._client._call("get", request)
+        task: Task = await self._client._connection.call("get", request)
         return task
 
     async def cancel(self, *, metadata: dict[str, Any] | None = None) -> Task:
@@ -57,13 +58,13 @@ class TaskHandle:
         headers = {"idempotency-key": clock.uuid7()}
         task: Task
         try:
-            task = await self._client._call("cancel", request, headers)
+            task = await self._client._connection.call("cancel", request, headers)
         except Unreachable:
             # The request may have arrived. An agent that does not deduplicate would refuse a second
             # one.
             task = await self.get()
             if task.status.state is not TaskState.CANCELED:
-                task = await self._client._call("cancel", request, headers)
+                task = await self._client._connection.call("cancel", request, headers)
         return task
 
     def subscribe(self, *, keep: bool = True) -> Stream:
@@ -108,7 +109,7 @@ class TaskHandle:
         """Wait until the task ends or asks for input, and return it. The client streams if the
         agent supports it, else it registers a webhook if it has an inbox, else it polls every
         `poll` seconds, more and more slowly."""
-        async with self._client._limit() as progress:
+        async with self._client._connection.limit() as progress:
             progress.task = self.id
             return await self._wait(poll)
 
@@ -119,7 +120,7 @@ class TaskHandle:
 
     async def _wait(self, poll: float) -> Task:
         task = await self.get()
-        if self._client._joins and not task.status.state.settled:
+        if self._client._connection.joins and not task.status.state.settled:
             with suppress(UnsupportedOperation, MethodNotFound):  # ended, or cannot stream
                 async with self.subscribe(keep=False) as stream:
                     async for event in stream:
@@ -140,7 +141,7 @@ class TaskHandle:
         with inbox.expecting(self.id) as arrived:
             config = inbox.config(self.id)
             try:
-                config = await self._client._call("create_webhook", config)
+                config = await self._client._connection.call("create_webhook", config)
                 while not (task := await self.get()).status.state.settled:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(LOOK):
@@ -170,13 +171,17 @@ class TaskHandle:
             authentication=authentication,
             id=id or clock.uuid7(),  # a retry registers the same one
         )
-        config: TaskPushNotificationConfig = await self._client._call("create_webhook", request)
+        config: TaskPushNotificationConfig = await self._client._connection.call(
+            "create_webhook", request
+        )
         return config
 
     async def webhook(self, id: str) -> TaskPushNotificationConfig:
         """Fetch one webhook of this task."""
         request = GetTaskPushNotificationConfigRequest(task_id=self.id, id=id)
-        config: TaskPushNotificationConfig = await self._client._call("get_webhook", request)
+        config: TaskPushNotificationConfig = await self._client._connection.call(
+            "get_webhook", request
+        )
         return config
 
     async def webhooks(self) -> AsyncIterator[TaskPushNotificationConfig]:
@@ -184,7 +189,7 @@ class TaskHandle:
         token = ""
         while True:
             request = ListTaskPushNotificationConfigsRequest(task_id=self.id, page_token=token)
-            answer = await self._client._call("list_webhooks", request)
+            answer = await self._client._connection.call("list_webhooks", request)
             for config in answer.configs:
                 yield config
             if not answer.next_page_token or answer.next_page_token == token:
@@ -194,4 +199,4 @@ class TaskHandle:
     async def delete_webhook(self, id: str) -> None:
         """Delete a webhook of this task."""
         request = DeleteTaskPushNotificationConfigRequest(task_id=self.id, id=id)
-        await self._client._call("delete_webhook", request)
+        await self._client._connection.call("delete_webhook", request)

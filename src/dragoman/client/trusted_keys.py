@@ -49,7 +49,7 @@ class Pin(Struct, frozen=True):
     since: str = ""
 
 
-Book = dict[str, dict[str, Pin]]
+PinnedKeys = dict[str, dict[str, Pin]]
 """Pins by origin and thumbprint."""
 
 
@@ -59,7 +59,7 @@ class TrustedKeys:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path) if path else None
-        self._book: Book = {}
+        self._pins: PinnedKeys = {}
 
     async def verify(
         self, document: Document, *, url: str = "", fetch: Fetch | None = None
@@ -82,12 +82,12 @@ class TrustedKeys:
         await self._inherit(document, where, fetch, pins, good)
         return good[0]
 
-    def known(self) -> Book:
+    def known(self) -> PinnedKeys:
         """Return all pins. Raises ValueError if the file is not valid."""
         if self.path is None:
-            return {where: dict(pins) for where, pins in self._book.items()}
+            return {where: dict(pins) for where, pins in self._pins.items()}
         try:
-            found = msgspec.json.decode(self.path.read_bytes(), type=Book)
+            found = msgspec.json.decode(self.path.read_bytes(), type=PinnedKeys)
             for pins in found.values():
                 for name, pin in pins.items():
                     if CardKey.load(pin.jwk).thumbprint != name:
@@ -107,8 +107,8 @@ class TrustedKeys:
         """Delete the pins of this origin, and return whether there were any."""
         where = origin(where) or where
 
-        def drop(book: Book) -> bool:
-            return book.pop(where, None) is not None
+        def drop(pinned: PinnedKeys) -> bool:
+            return pinned.pop(where, None) is not None
 
         return self._change(drop)
 
@@ -160,24 +160,24 @@ class TrustedKeys:
         with suppress(Unverified, ConnectionError, TimeoutError):
             offered = await offered_keys(document, where, fetch)
             new = ", ".join(_signers(document, offered.values()))
-        book = f"`dragoman card trust --forget {where}` or edit {self.path}"
+        advice = f"`dragoman card trust --forget {where}` or edit {self.path}"
         return Unverified(
             (
                 f"{where} was pinned to {', '.join(old)}, but this card is signed by {new}: "
                 f"{why}. Either the agent changed its keys, or someone intercepts the "
                 "connection. Ask the operator of the agent; then "
             )
-            + (book if self.path else f"pins.forget({where!r})")
+            + (advice if self.path else f"pins.forget({where!r})")
         )
 
     def _pin(self, where: str, keys: list[CardKey], *, more: bool = False) -> dict[str, Pin]:
         """Pin keys of a new origin, or with `more` further keys of a known one. Return its pins."""
 
-        def put(book: Book) -> dict[str, Pin]:
-            pins = book.get(where, {})
+        def put(pinned: PinnedKeys) -> dict[str, Pin]:
+            pins = pinned.get(where, {})
             if bool(pins) != more:  # another process pinned or deleted them
                 return pins
-            book[where] = pins
+            pinned[where] = pins
             for key in keys:
                 if key.thumbprint in pins:
                     continue
@@ -194,24 +194,24 @@ class TrustedKeys:
         """Run it in a thread, because another process may hold the file lock."""
         return work() if self.path is None else await asyncio.to_thread(work)
 
-    def _change(self, work: Callable[[Book], T]) -> T:
+    def _change(self, work: Callable[[PinnedKeys], T]) -> T:
         """Read, change and write the file under its lock."""
         if self.path is None:
-            return work(self._book)
+            return work(self._pins)
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _locked(self.path.with_name(f"{self.path.name}.lock")):
             before = self.known()
-            book = {where: dict(pins) for where, pins in before.items()}
-            result = work(book)
-            if book != before:
-                self._write(book)
+            pinned = {where: dict(pins) for where, pins in before.items()}
+            result = work(pinned)
+            if pinned != before:
+                self._write(pinned)
             return result
 
-    def _write(self, book: Book) -> None:
+    def _write(self, pinned: PinnedKeys) -> None:
         assert self.path is not None
         made = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         made.unlink(missing_ok=True)
-        text = msgspec.json.format(msgspec.json.encode(book), indent=2)
+        text = msgspec.json.format(msgspec.json.encode(pinned), indent=2)
         try:
             with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
                 out.write(text + b"\n")

@@ -28,7 +28,7 @@ from dragoman import AgentCard, Caller
 from dragoman.catalog import domain, segment
 from dragoman.client import ApprovedAgent
 from dragoman.registry.differences import Difference, differences
-from dragoman.security.egress import EgressRefused, parse
+from dragoman.security.address_policy import EgressRefused, parse
 
 State: TypeAlias = Literal["pending", "approved", "changed", "rejected", "removed"]
 Source: TypeAlias = Literal["operator", "announced", "catalog", "federation"]

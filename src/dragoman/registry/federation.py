@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from dragoman.catalog import AGENT, CatalogEntry, CatalogError, read_entry
 from dragoman.registry.entries import WELL_KNOWN
-from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable, parse
+from dragoman.security.address_policy import EgressRefused, parse
+from dragoman.security.egress import Egress, EgressUnreachable
 
 AT_ONCE = 5
 """How many registries one search asks at the same time."""

@@ -24,7 +24,8 @@ from dragoman.client import (
 )
 from dragoman.conformance.card import check
 from dragoman.registry.entries import CardVersion, RegistryError, now
-from dragoman.security.egress import Egress, EgressRefused, EgressResponse, EgressUnreachable
+from dragoman.security.address_policy import EgressRefused
+from dragoman.security.egress import Egress, EgressResponse, EgressUnreachable
 
 LARGEST = (1 << 20) + 1
 """A byte more than the client accepts."""

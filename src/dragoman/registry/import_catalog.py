@@ -15,7 +15,8 @@ from dragoman import catalog
 from dragoman.catalog import AGENT, Catalog, CatalogEntry, CatalogError
 from dragoman.registry.entries import RegistryError
 from dragoman.registry.operations import AT_ONCE, LONGEST_WORDS, Operations
-from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable, parse
+from dragoman.security.address_policy import EgressRefused, parse
+from dragoman.security.egress import Egress, EgressUnreachable
 
 PATIENCE = 15.0
 

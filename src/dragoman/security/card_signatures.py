@@ -19,9 +19,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.model.types import AgentCard, AgentCardSignature
+from dragoman.security.address_policy import EgressRefused
 from dragoman.security.canonical_card import Document, Form, canonical, covered, hollow, parse, read
 from dragoman.security.card_keys import ALGORITHMS, CardKey, Source, key_set
-from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable
+from dragoman.security.egress import Egress, EgressUnreachable
 
 Find: TypeAlias = Callable[[str, str], list[CardKey]]
 Resolver: TypeAlias = "Callable[[str, str], Source | None]"

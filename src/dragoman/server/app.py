@@ -21,7 +21,7 @@ from dragoman.bindings.catalog import OwnCatalog
 from dragoman.bindings.header_checks import HEALTH, HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
 from dragoman.bindings.known_caller import CallerApp, CallerRequest
-from dragoman.bindings.mount import ASGI, Mount, check_path, lifespan, names_below
+from dragoman.bindings.mounted_apps import ASGI, Mount, check_path, lifespan, names_below
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams
 from dragoman.bindings.trusted_hosts import TrustedHosts
@@ -489,7 +489,7 @@ class App:
                         jobs.append(self._tell_ports(monitoring))
                     if egress is not None:
                         jobs.append(
-                            delivery.Courier(
+                            delivery.WebhookSender(
                                 self.agents,
                                 self.store,
                                 bell,

@@ -57,7 +57,8 @@ from dragoman.model.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable
+from dragoman.security.address_policy import EgressRefused
+from dragoman.security.egress import Egress, EgressUnreachable
 from dragoman.security.file_rules import Files, Scan
 from dragoman.security.limits import Quota
 from dragoman.server.delegated import delegated_by, log_remaining

@@ -409,7 +409,7 @@ def convert(value: Any, kind: Any, declared: Setting, *, strict: bool = False) -
         found = msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
         if typing.get_origin(kind) is not Literal:
-            raise ValueError(str(error)) from None
+            raise ValueError(_wrong_type(str(error), value, declared)) from None
         known = ", ".join(map(str, typing.get_args(kind)))
         raise ValueError(f"must be one of {known}; {declared.help}") from None
     numbers = found if isinstance(found, tuple) else (found,)
@@ -432,6 +432,27 @@ def _without_units(value: Any, declared: Setting, *, strict: bool) -> Any:
     if not strict and _is_number(value):
         return value.strip()
     return parse_duration(value) if declared.unit == "duration" else parse_size(value)
+
+
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a text",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+def _wrong_type(error: str, value: Any, declared: Setting) -> str:
+    """What msgspec says about a value of a wrong type, in the words of the settings."""
+    found = re.fullmatch(r"Expected `([\w |]+)`, got `\w+`(?: - at `\$(.*)`)?", error)
+    if found is None:
+        return error
+    kinds = [_KINDS.get(kind, kind) for kind in found[1].split(" | ") if kind != "null"]
+    place = f"the value at {found[2]} " if found[2] else ""
+    given = "" if declared.secret or place else f", not {value!r}"
+    return f"{place}must be {' or '.join(kinds)}{given}"
 
 
 def _is_number(text: str) -> bool:

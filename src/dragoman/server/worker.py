@@ -110,7 +110,7 @@ class Worker:
     async def run(self) -> None:
         """Work until drained."""
         topics = [f"work:{key}" for key in self.agents]
-        with self.bell.listeners.hook(self.look, *topics):
+        with self.bell.listeners.on_ring(self.look, *topics):
             async with asyncio.TaskGroup() as group:
                 beat = group.create_task(self._tick())
                 self.look()

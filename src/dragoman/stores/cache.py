@@ -43,7 +43,7 @@ class CachedLog(Tail):
         self.head = head
         self.first = first
         self.size = 0
-        self.told = time.monotonic()
+        self.used = time.monotonic()
         """When it was last used."""
 
     @property
@@ -53,7 +53,7 @@ class CachedLog(Tail):
 
     def young(self, age: float) -> bool:
         """Whether it was used within this many seconds."""
-        return time.monotonic() - self.told < age
+        return time.monotonic() - self.used < age
 
     @property
     def current(self) -> bool:
@@ -70,8 +70,8 @@ class LogCache:
 
     def find(self, scope: Scope, task: str) -> CachedLog | None:
         """Return the log of this scope, if it is cached."""
-        live = self._logs.get(task)
-        return live if live is not None and live.head.scope == scope else None
+        log = self._logs.get(task)
+        return log if log is not None and log.head.scope == scope else None
 
     def clear(self) -> None:
         """Forget everything."""
@@ -81,26 +81,26 @@ class LogCache:
     def publish(self, commits: Iterable[Commit]) -> None:
         """Add a commit to the cache."""
         for task, head, fresh, size in commits:
-            live = self._logs.pop(task, None)
+            log = self._logs.pop(task, None)
             if head is None:
-                self._size -= live.size if live else 0
+                self._size -= log.size if log else 0
                 continue
-            if live is not None and fresh and live.after != fresh[0].number:
-                self._size -= live.size  # other processes have written in between
-                live = None
-            if live is None:
-                live = CachedLog(head, fresh[0].number if fresh else head.last + 1)
-            live.head, live.told = head, time.monotonic()
-            self._logs[task] = live  # the most recent log is dropped last
+            if log is not None and fresh and log.after != fresh[0].number:
+                self._size -= log.size  # other processes have written in between
+                log = None
+            if log is None:
+                log = CachedLog(head, fresh[0].number if fresh else head.last + 1)
+            log.head, log.used = head, time.monotonic()
+            self._logs[task] = log  # the most recent log is dropped last
             if fresh:
-                self._extend(live, fresh, memory(fresh, size))
+                self._extend(log, fresh, memory(fresh, size))
         while self._logs and (self._size > ROOM or len(self._logs) > LOGS):
             self._size -= self._logs.pop(next(iter(self._logs))).size
 
-    def _extend(self, live: CachedLog, fresh: Sequence[Entry], size: int) -> None:
+    def _extend(self, log: CachedLog, fresh: Sequence[Entry], size: int) -> None:
         self._size += size
-        live.size += size
-        live.entries.extend(fresh)
-        if live.size > LARGE:  # too long to be cached as a whole: start again after this commit
-            self._size -= live.size
-            self._logs[live.head.id] = CachedLog(live.head, live.head.last + 1)
+        log.size += size
+        log.entries.extend(fresh)
+        if log.size > LARGE:  # too long to be cached as a whole: start again after this commit
+            self._size -= log.size
+            self._logs[log.head.id] = CachedLog(log.head, log.head.last + 1)

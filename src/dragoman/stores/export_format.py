@@ -168,7 +168,7 @@ class _Mark(Struct):
 
 
 encode = msgspec.json.Encoder().encode
-_dump = msgspec.json.Decoder(ExportedTask).decode
+_task = msgspec.json.Decoder(ExportedTask).decode
 _context = msgspec.json.Decoder(ExportedContext).decode
 _mark = msgspec.json.Decoder(_Mark).decode
 _received = msgspec.json.Decoder(Received).decode
@@ -178,9 +178,9 @@ _streamed = msgspec.json.Decoder(StreamResponse).decode
 _webhook = msgspec.json.Decoder(Webhook).decode
 
 
-def webhook(hook: ExportedWebhook) -> Webhook:
+def webhook(one: ExportedWebhook) -> Webhook:
     """Decode the webhook; its secrets keep their stored form."""
-    return _webhook(hook.webhook)
+    return _webhook(one.webhook)
 
 
 def veil(digest: bytes) -> str:
@@ -206,18 +206,18 @@ def same(one: ExportedTask, other: ExportedTask) -> bool:
         return False
 
 
-def _canonical(dump: ExportedTask) -> ExportedTask:
-    stubs = (structs.replace(stub, key=veiled(stub.key)) for stub in dump.receipts)
-    hooks = sorted(dump.webhooks, key=lambda hook: webhook(hook).config.id)
+def _canonical(given: ExportedTask) -> ExportedTask:
+    stubs = (structs.replace(stub, key=veiled(stub.key)) for stub in given.receipts)
+    webhooks = sorted(given.webhooks, key=lambda one: webhook(one).config.id)
     return structs.replace(
-        dump,
+        given,
         version=0,
         receipts=tuple(sorted(stubs, key=lambda stub: stub.key)),
-        webhooks=tuple(hooks),
+        webhooks=tuple(webhooks),
     )
 
 
-def dumped(
+def exported_task(
     row: SqlHead,
     entries: Sequence[Item],
     receipts: Sequence[Stub],
@@ -310,17 +310,17 @@ def decode(line: bytes) -> ExportedTask | ExportedContext:
             )
         if mark.kind:
             return _checked(_context(line))
-        dump = structs.replace(_dump(line), format=FORMAT)
-        if long(dump.scope.owner):  # a version that stored such names wrote it
-            scope = structs.replace(dump.scope, owner=owner_key(dump.scope.owner))
-            dump = structs.replace(dump, scope=scope)
+        given = structs.replace(_task(line), format=FORMAT)
+        if long(given.scope.owner):  # a version that stored such names wrote it
+            scope = structs.replace(given.scope, owner=owner_key(given.scope.owner))
+            given = structs.replace(given, scope=scope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadExport(str(error)) from None
     try:
-        _check(dump)
+        _check(given)
     except BadExport as error:
-        raise BadExport(f"task {dump.id}: {error}") from None
-    return dump
+        raise BadExport(f"task {given.id}: {error}") from None
+    return given
 
 
 def _checked(given: ExportedContext) -> ExportedContext:
@@ -330,43 +330,46 @@ def _checked(given: ExportedContext) -> ExportedContext:
     return given
 
 
-def _check(dump: ExportedTask) -> None:
+def _check(given: ExportedTask) -> None:
     """Check that the head agrees with the log."""
-    events = dump.events()
+    events = given.events()
     try:
         task = fold(None, events)
     except IllegalEvent as error:
         raise BadExport(f"its log is not valid: {error}") from None
     last = len(events)
     messages = {n for n, event in enumerate(events, start=1) if isinstance(event, Received)}
-    ended = dump.replied or dump.state.terminal
+    ended = given.replied or given.state.terminal
     refusals = (
-        (task.id != dump.id or task.context_id != dump.context, "its log belongs to another task"),
         (
-            task.status.state is not dump.state,
+            task.id != given.id or task.context_id != given.context,
+            "its log belongs to another task",
+        ),
+        (
+            task.status.state is not given.state,
             f"its log ends with {task.status.state.name.lower()}",
         ),
-        (dump.replied != any(isinstance(e, Reply) for e in events), "replied"),
-        (not messages.issuperset(dump.inbox), "inbox"),
-        (bool(dump.holder) and not (dump.inbox or dump.began or dump.due), "holder"),
-        (ended and bool(dump.inbox), "inbox"),
-        (ended != (dump.ended is not None), "ended"),
-        (dump.turn > last, "turn"),
-        (dump.settled > last, "settled"),
-        (dump.began not in (0, *messages), "began"),
-        (dump.waits > WRITER, "waits"),
-        (any(stub.number not in messages for stub in dump.receipts), "receipts"),
-        (_repeated([veiled(stub.key) for stub in dump.receipts]), "receipts"),
-        (not all(VEILED.fullmatch(veiled(stub.key)) for stub in dump.receipts), "receipts"),
+        (given.replied != any(isinstance(e, Reply) for e in events), "replied"),
+        (not messages.issuperset(given.inbox), "inbox"),
+        (bool(given.holder) and not (given.inbox or given.began or given.due), "holder"),
+        (ended and bool(given.inbox), "inbox"),
+        (ended != (given.ended is not None), "ended"),
+        (given.turn > last, "turn"),
+        (given.settled > last, "settled"),
+        (given.began not in (0, *messages), "began"),
+        (given.waits > WRITER, "waits"),
+        (any(stub.number not in messages for stub in given.receipts), "receipts"),
+        (_repeated([veiled(stub.key) for stub in given.receipts]), "receipts"),
+        (not all(VEILED.fullmatch(veiled(stub.key)) for stub in given.receipts), "receipts"),
     )
     for wrong, what in refusals:
         if wrong:
             raise BadExport(what if " " in what else f"{what} does not agree with its log")
     try:
-        hooks = [webhook(hook).config.id for hook in dump.webhooks]
+        webhooks = [webhook(one).config.id for one in given.webhooks]
     except msgspec.DecodeError as error:
         raise BadExport(str(error)) from None
-    if _repeated(hooks) or any(hook.cursor > last for hook in dump.webhooks):
+    if _repeated(webhooks) or any(one.cursor > last for one in given.webhooks):
         raise BadExport("webhooks do not agree with its log")
 
 

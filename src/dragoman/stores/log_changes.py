@@ -64,10 +64,10 @@ class Transaction(Protocol[H]):
         """Return the digest, the task and the message number of an earlier request with this
         key."""
 
-    def keep(self, row: H, receipt: Receipt, number: int, /) -> None:
+    def add_receipt(self, row: H, receipt: Receipt, number: int, /) -> None:
         """Store the receipt of a request."""
 
-    def hook(self, row: H, webhook: Webhook, cursor: int, /) -> None:
+    def add_webhook(self, row: H, webhook: Webhook, cursor: int, /) -> None:
         """Add or replace a webhook. Its secrets are encrypted already."""
 
 
@@ -90,9 +90,9 @@ def accept(
     number = row.receive(draft.received)
     transaction.touch(row)
     if webhook is not None:
-        transaction.hook(row, webhook, number)
+        transaction.add_webhook(row, webhook, number)
     if receipt is not None:
-        transaction.keep(row, receipt, number)
+        transaction.add_receipt(row, receipt, number)
     return row, number, True
 
 
@@ -131,7 +131,7 @@ def cancel(
         return row.head()
     row.cancel(request, canceled, transaction.now + grace, undo=undo)
     if receipt is not None:
-        transaction.keep(row, receipt, CANCEL_RECEIPT)
+        transaction.add_receipt(row, receipt, CANCEL_RECEIPT)
     transaction.touch(row)
     return row.head()
 
@@ -187,7 +187,7 @@ def put_webhook(transaction: Transaction[H], scope: Scope, webhook: Webhook) -> 
     """Add a webhook to a task. It receives the events from now on."""
     row = transaction.mine(scope, webhook.config.task_id)
     transaction.touch(row)
-    transaction.hook(row, webhook, row.last)
+    transaction.add_webhook(row, webhook, row.last)
 
 
 def _known(

@@ -526,7 +526,7 @@ class MemoryStore:
         key."""
         return self._receipts.get((scope, key))
 
-    def keep(self, row: Log, receipt: Receipt, number: int) -> None:
+    def add_receipt(self, row: Log, receipt: Receipt, number: int) -> None:
         """Store the receipt of a request."""
         self._receipts[row.scope, receipt.key] = (receipt.digest, row.id, number)
         row.receipts = (*row.receipts, receipt.key)
@@ -557,7 +557,7 @@ class MemoryStore:
         elif row.state.interrupted:
             self._waiting[row.id] = row
 
-    def hook(self, row: Log, webhook: Webhook, cursor: int) -> None:
+    def add_webhook(self, row: Log, webhook: Webhook, cursor: int) -> None:
         """Add or replace a webhook."""
         key = webhook.config.id
         known = row.lines.get(key)

@@ -28,7 +28,7 @@ class SqlHead(TaskHead):
     CHANGING = USUAL + SUSPENDED
     """Its columns, in the order of `restored` and `changing`."""
 
-    __slots__ = ("ended_at", "key", "mail", "offered", "size", "told")
+    __slots__ = ("counted", "ended_at", "key", "latest", "offered", "size")
     key: int
     """The number of the task inside the database; 0 before it is stored."""
     size: int
@@ -36,15 +36,15 @@ class SqlHead(TaskHead):
     ended_at: float | None
     offered: float | None
     """Its rank among the ready logs."""
-    told: TaskState | None
+    counted: TaskState | None
     """The state under which it is counted; None before the task has begun."""
-    mail: tuple[int, Received] | None
+    latest: tuple[int, Received] | None
     """The latest message, until its turn begins."""
 
     def _clear(self) -> None:
         super()._clear()
         self.key = self.size = 0
-        self.ended_at = self.offered = self.told = self.mail = None
+        self.ended_at = self.offered = self.counted = self.latest = None
 
     @classmethod
     def restored(cls, columns: Sequence[Any]) -> Self:
@@ -79,7 +79,7 @@ class SqlHead(TaskHead):
             self.deadline = deadline
         if plan is not None:
             self.waits, self.began, self.private = map(int, plan.split(","))
-        self.told = self.state if self.born else None
+        self.counted = self.state if self.born else None
         agrees(self)
 
     def changing(self, lease: float) -> tuple[Any, ...]:
@@ -106,5 +106,5 @@ class SqlHead(TaskHead):
     def receive(self, received: Received) -> int:
         """Add a message, and keep it for a claim in the same transaction."""
         number = super().receive(received)
-        self.mail = (number, received)
+        self.latest = (number, received)
         return number

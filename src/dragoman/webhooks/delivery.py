@@ -28,14 +28,8 @@ from dragoman.dialects import v1_0, versions
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Received
 from dragoman.model.types import TaskStatusUpdateEvent
-from dragoman.security.egress import (
-    Busy,
-    Egress,
-    EgressRefused,
-    EgressResponse,
-    EgressUnreachable,
-    Slot,
-)
+from dragoman.security.address_policy import EgressRefused
+from dragoman.security.egress import Busy, Egress, EgressResponse, EgressUnreachable, Slot
 from dragoman.server.reader import History
 from dragoman.server.settings import Settings
 from dragoman.stores.store import Owner, Store, Unreadable, WebhookCursor, owner_of
@@ -93,7 +87,7 @@ class Delivery(Struct, frozen=True):
     context: str = ""
 
 
-class Courier:
+class WebhookSender:
     """Delivers the webhooks of some agents. `run` it until canceled."""
 
     def __init__(

@@ -85,7 +85,7 @@ class Count:
     def __init__(self, bell: Bell, *topics: str) -> None:
         self.times = 0
         self._changed = asyncio.Event()
-        bell.listeners.hook(self.hear, *topics)
+        bell.listeners.on_ring(self.hear, *topics)
 
     def hear(self) -> None:
         """Once more."""

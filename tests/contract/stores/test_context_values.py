@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, App, ContextChanged, TaskState, Turn
-from dragoman.agent.durable import LARGEST
 from dragoman.agent.saved_values import BYTES
+from dragoman.agent.step_results import LARGEST
 from dragoman.client import Client
 from dragoman.model.caller import Call, Caller, Scope
 from dragoman.model.errors import Unavailable

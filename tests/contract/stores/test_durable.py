@@ -14,7 +14,7 @@ import pytest
 
 from dragoman import Agent, App, Task, TaskState, Turn
 from dragoman.agent import durable
-from dragoman.agent.durable import StepFailed, StepUncertain
+from dragoman.agent.step_results import StepFailed, StepUncertain
 from dragoman.client import Client
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Private
@@ -631,7 +631,7 @@ async def test_an_entry_of_a_newer_version_does_not_fail_the_task(
         with closing(sqlite3.connect(store.path)) as db, db:
             db.execute("UPDATE entry SET kind = 7 WHERE kind = 6")
     elif isinstance(store, PostgresStore):
-        await store._link.fetch("UPDATE entry SET kind = 7 WHERE kind = 6")
+        await store._pool.fetch("UPDATE entry SET kind = 7 WHERE kind = 6")
     else:
         return  # memory has no other versions
     await lives.send("x", task)

@@ -426,7 +426,7 @@ async def test_a_task_that_was_only_begun_is_not_begun_again(
 async def test_progress_of_an_agent_that_keeps_no_history(
     store: Store, remote: RemoteAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.client.stream.progress_since", lambda *_: [])
+    monkeypatch.setattr("dragoman.client.task_events.progress_since", lambda *_: [])
 
     async def handler(turn: Turn) -> None:
         async with turn.connect(remote.url) as client:

@@ -258,7 +258,7 @@ async def test_a_claim_reads_the_same_whatever_waits_in_postgresql(queue: Postgr
     await flood(queue, 100, "b")
     for _ in range(20):
         await claim(queue, 4, ANN)
-    async with queue._link.connection() as db:
+    async with queue._pool.connection() as db:
         seen: list[tuple[str, tuple[object, ...]]] = []
         with db.query_logger(lambda record: seen.append((record.query, record.args))):
             await queue._others.claim(_Of(db), "agent", 4, "w", LONG, {("tenant", "ann")})

@@ -56,7 +56,7 @@ async def test_rows(sql: str, expected: set[str]) -> None:
     try:
         await accept(store)
         await say(store, await claim(store), C, release=True)
-        await store._link.fetch(sql)
-        assert names(await history.rest(store._link.url)) == expected
+        await store._pool.fetch(sql)
+        assert names(await history.rest(store._pool.url)) == expected
     finally:
         await store.close()

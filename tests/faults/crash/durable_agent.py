@@ -20,7 +20,7 @@ from typing import Any
 
 from dragoman import Agent, Turn
 from dragoman.agent import durable
-from dragoman.agent.durable import StepUncertain
+from dragoman.agent.step_results import StepUncertain
 from dragoman.model.events import Entry, Private
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.server import maintenance

@@ -1,5 +1,6 @@
-"""What foreign servers and clients need, installed beside `.venv` by the first who asks, and
-kept: an environment per name. What is in none of them (`reference`) runs in our own.
+"""What foreign servers and clients need, and the type checker that runs on Node: installed beside
+`.venv` by the first who asks, and kept, an environment per name. What is in none of them
+(`reference`) runs in our own.
 
 `make peers` installs all of them. `make test` does so while it checks the sources.
 """
@@ -56,6 +57,7 @@ _WITH = {"@bufbuild/protobuf": "^2.10.2", "@grpc/grpc-js": "^1.11.0", "express":
 NODE: Mapping[str, Mapping[str, str]] = {
     "javascript": {"@a2a-js/sdk": "1.3.0", **_WITH},
     "javascript-0.3": {"@a2a-js/sdk": "0.3.14", **_WITH},
+    "pyright": {"pyright": "1.1.414"},
 }
 OLDEST_NODE = 20
 PATIENCE = 600

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from dragoman import Agent, TaskState, Turn
-from dragoman.agent.durable import LARGEST
 from dragoman.agent.saved_values import BYTES, decode_saved, encode_saved
+from dragoman.agent.step_results import LARGEST
 from dragoman.testing import run_handler, turn
 
 NESTED: Any = "x"

@@ -17,18 +17,8 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from dragoman.security import egress as module
-from dragoman.security.egress import (
-    DENIED,
-    Busy,
-    Egress,
-    EgressRefused,
-    EgressResponse,
-    EgressUnreachable,
-    Late,
-    Lookup,
-    Target,
-    denied,
-)
+from dragoman.security.address_policy import DENIED, Address, EgressRefused, Target, denied
+from dragoman.security.egress import Busy, Egress, EgressResponse, EgressUnreachable, Late, Lookup
 from dragoman.security.fair_shares import Shares
 from tests.harness.raw_server import OK, Certificate, Visit, ipv6, listening
 from tests.harness.scale import examples
@@ -173,7 +163,7 @@ def test_its_neighbours_are_not(address: str) -> None:
 
 @settings(max_examples=examples(500))
 @given(st.ip_addresses())
-def test_what_python_thinks_is_not_global_is_denied(address: module.Address) -> None:
+def test_what_python_thinks_is_not_global_is_denied(address: Address) -> None:
     if not address.is_global or address.is_multicast:
         assert denied(address)
 

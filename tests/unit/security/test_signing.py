@@ -20,10 +20,10 @@ from dragoman.dialects.v1_0 import decode, encode
 from dragoman.model.types import AgentCard
 from dragoman.security import canonical_card as forms
 from dragoman.security import card_signatures
+from dragoman.security.address_policy import EgressRefused
 from dragoman.security.canonical_card import canonical
 from dragoman.security.card_keys import CardKey, key_set
 from dragoman.security.card_signatures import Trust, Unverified, sign, signed, verify
-from dragoman.security.egress import EgressRefused
 
 CARD: dict[str, Any] = {
     "name": "Grüße €",

@@ -470,6 +470,23 @@ def test_a_choice_says_what_there_is_to_choose(name: str, words: str) -> None:
         load(texts={name: "4"}, environ={})
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("rate", "x", "rate: must be a number, not 'x'"),
+        ("threads", "1.5", "threads: must be a whole number, not '1.5'"),
+        ("push", "perhaps", "push: must be true or false, not 'perhaps'"),
+    ],
+)
+def test_a_value_of_a_wrong_type(name: str, text: str, said: str) -> None:
+    assert fault(texts={name: text}) == said
+
+
+def test_a_wrong_value_in_a_list_or_of_a_secret() -> None:
+    assert fault(arguments={"egress_allow": [3]}) == "egress_allow: the value at [0] must be a text"
+    assert fault(arguments={"key_password": 1234}) == "key_password: must be a text"
+
+
 @pytest.mark.parametrize("name", ["port", "grpc_port"])
 def test_the_highest_port(name: str) -> None:
     assert getattr(load({name: 65535}, environ={}), name) == 65535

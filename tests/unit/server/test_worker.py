@@ -812,7 +812,7 @@ async def test_draining_hands_running_turns_back(
     worker.look()
     await gate.came.wait()
     rung: list[None] = []
-    with harness.bell.listeners.hook(lambda: rung.append(None), f"work:{harness.agent.key}"):
+    with harness.bell.listeners.on_ring(lambda: rung.append(None), f"work:{harness.agent.key}"):
         await worker.drain(0.02)
         await running
     head = await harness.head(task)

@@ -52,8 +52,11 @@ def test_options_are_taken_out(url: str, rest: str, values: dict[str, Any]) -> N
         ("sqlite:///x.db?synchronous=off", r"store\?synchronous: must be one of full, normal; "),
         ("memory:?max_tasks=0", r"store\?max_tasks: must be greater than 0$"),
         ("memory:?max_tasks=-1", r"store\?max_tasks: must not be negative$"),
-        ("postgresql://h/d?pool_size=many", r"store\?pool_size: Expected `int`, got `str`$"),
-        ("postgresql://h/d?migrate=no", r"store\?migrate: Expected `bool`, got `str`$"),
+        (
+            "postgresql://h/d?pool_size=many",
+            r"store\?pool_size: must be a whole number, not 'many'$",
+        ),
+        ("postgresql://h/d?migrate=no", r"store\?migrate: must be true or false, not 'no'$"),
     ],
 )
 def test_wrong_options_are_refused(url: str, why: str) -> None:
@@ -74,7 +77,7 @@ def test_stores_get_their_options() -> None:
     postgres = stores.connect(Settings(store="postgresql://u:p@h/d?pool_size=3&prepared=false"))
     assert isinstance(postgres, PostgresStore)
     assert (postgres.url, postgres.bell) == ("postgresql://u:p@h/d",) * 2
-    assert (postgres._link.size, postgres._link.prepared) == (3, False)
+    assert (postgres._pool.size, postgres._pool.prepared) == (3, False)
 
 
 def test_each_option_has_a_default_of_its_type() -> None:

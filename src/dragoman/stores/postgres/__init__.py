@@ -140,7 +140,7 @@ class PostgresStore:
         self._damage = UnreadableRows()
         self.unreadable: Mapping[str, int] = self._damage.counts
         self._encryption = encryption or Encryption(())
-        self._link = Pool(url, size=pool_size, prepared=prepared)
+        self._pool = Pool(url, size=pool_size, prepared=prepared)
         self.bell = url
         self.name = place(url)
         self._shard = random.randrange(SHARDS)
@@ -163,32 +163,32 @@ class PostgresStore:
             write=write,
             create=create,
             encryption=self._encryption,
-            prepared=self._link.prepared,
+            prepared=self._pool.prepared,
         )
 
     async def open(self) -> None:
         """Connect, and update the tables."""
-        await self._link.open()
+        await self._pool.open()
         try:
-            async with self._link.connection() as db:
+            async with self._pool.connection() as db:
                 await self._check(db)
                 await usable(db, migrating=self.migrate)
                 self.id = await db.fetchval("SELECT id FROM about")
         except Unavailable:
-            await self._link.close()
+            await self._pool.close()
             raise
         except Exception as error:
-            await self._link.close()
-            raise self._link.unavailable(error) from error
-        self._view = Queries(self._link, self._damage)
+            await self._pool.close()
+            raise self._pool.unavailable(error) from error
+        self._view = Queries(self._pool, self._damage)
         self._transaction = Transaction(
             max_task_bytes=self.max_task_bytes, shard=self._shard, damage=self._damage
         )
         self._recent = LogCache()
         # a separate connection: claims are renewed while all others are busy
-        self._renewing = self._link.hold()
+        self._renewing = self._pool.hold()
         self._writer = Writer(
-            self._transaction, self._link, self._recent.publish, self._recent.clear
+            self._transaction, self._pool, self._recent.publish, self._recent.clear
         )
 
     async def _check(self, db: Any) -> None:
@@ -208,7 +208,7 @@ class PostgresStore:
             for work in hanging:
                 work.cancel()
         await self._renewing.end()
-        await self._link.close()
+        await self._pool.close()
 
     # -- for callers
 
@@ -237,7 +237,7 @@ class PostgresStore:
         found = await future
         if isinstance(found, Accepted):
             return found
-        rows = await self._link.fetch(ENTRY, found.key, found.number)
+        rows = await self._pool.fetch(ENTRY, found.key, found.number)
         if not rows:  # it has been deleted meanwhile
             raise TaskNotFound
         event = self._received(found.head.id, found.number, rows[0])
@@ -341,7 +341,7 @@ class PostgresStore:
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
         """See `Store.webhooks`."""
         await self._born(scope, task)
-        found = await self._link.fetch(
+        found = await self._pool.fetch(
             "SELECT line.webhook, line.id FROM line JOIN task ON task.key = line.task "
             "WHERE task.id = $1 ORDER BY line.id",
             task,
@@ -361,7 +361,7 @@ class PostgresStore:
         """See `Store.delete_webhook`."""
         await self._born(scope, task)
         self._floor = 0.0
-        await self._link.fetch(
+        await self._pool.fetch(
             "DELETE FROM line USING task WHERE line.task = task.key AND task.id = $1 "
             "AND line.id = $2",
             *(task, deliveries.key(webhook)),
@@ -396,8 +396,8 @@ class PostgresStore:
             for row in rows:
                 if row in passed[spare:]:
                     continue
-                assert row.mail is not None  # it was accepted together with it
-                received = row.mail[1]
+                assert row.latest is not None  # it was accepted together with it
+                received = row.latest[1]
                 row.take(worker, transaction.now + lease)
                 taken.append(row.claim(birth(received), received))
             return taken
@@ -428,9 +428,9 @@ class PostgresStore:
                 name = rest.pop(0)
                 # If this fails, the claims that were made before are lost; see `held`.
                 if passed:
-                    found = await self._others.claim(self._link, name, share, worker, lease, passed)
+                    found = await self._others.claim(self._pool, name, share, worker, lease, passed)
                 else:
-                    found = await self._link.fetch(CLAIM, name, share, worker, lease)
+                    found = await self._pool.fetch(CLAIM, name, share, worker, lease)
                 if len(found) >= share:
                     rest.append(name)
                 claims = [claim for row in found if (claim := await self._readable(row))]
@@ -454,7 +454,7 @@ class PostgresStore:
             written = columns[len(NAMES) :]
             # it was added after the start of the statement that claimed its task
             if written[0] is None:
-                (written,) = await self._link.fetch(ENTRY, row.key, head.turn)
+                (written,) = await self._pool.fetch(ENTRY, row.key, head.turn)
             received = self._received(head.id, head.turn, written)
             task = birth(received)
             if head.turn > 1:
@@ -474,7 +474,7 @@ class PostgresStore:
     async def _set_aside(self, task: str | int, error: Unreadable) -> None:
         """Set a task with an unreadable head aside, by its id or its key."""
         which = "key" if isinstance(task, int) else "id"
-        await self._link.fetch(SET_ASIDE.format(which), task, ASIDE, PAUSE)
+        await self._pool.fetch(SET_ASIDE.format(which), task, ASIDE, PAUSE)
         self._damage.found(error, "the task is set aside")
 
     async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
@@ -509,7 +509,7 @@ class PostgresStore:
         work: Callable[[Transaction], bool],
     ) -> bool:
         numbers = [entry.number for entry in entries if entry.number]
-        found = await self._link.fetch(
+        found = await self._pool.fetch(
             "SELECT entry.number, entry.body FROM entry JOIN task ON task.key = entry.task "
             "WHERE task.id = $1 AND entry.number = ANY($2::int[])",
             *(claim.head.id, numbers),
@@ -524,11 +524,11 @@ class PostgresStore:
 
     async def context_value(self, claim: Claim) -> ContextValue | None:
         """See `Store.context_value`."""
-        return await context_values.read(self._link, claim.head.id, self._encryption)
+        return await context_values.read(self._pool, claim.head.id, self._encryption)
 
     async def save_context(self, claim: Claim, value: bytes, version: int, key: str) -> int:
         """See `Store.save_context`."""
-        return await context_values.save(self._link, claim, value, version, key, self._encryption)
+        return await context_values.save(self._pool, claim, value, version, key, self._encryption)
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """See `Store.renew`."""
@@ -602,7 +602,7 @@ class PostgresStore:
         if not writer.failed and time.monotonic() - writer.wrote < WRITTEN:
             return
         try:
-            async with self._link.connection() as db, db.transaction():
+            async with self._pool.connection() as db, db.transaction():
                 await db.execute("UPDATE about SET id = id")
                 if writer.failed:  # a small change may find space where a message finds none
                     key = -random.randrange(1, 1 << 62)
@@ -620,10 +620,10 @@ class PostgresStore:
             self._swept = time.monotonic()
             self._floor = 0.0
             self._recent.clear()  # others may have deleted what is in the cache
-            self._merged = await merge(self._link, self._merged) or START
+            self._merged = await merge(self._pool, self._merged) or START
         if not self.retention:
             return 0
-        ((now,),) = await self._link.fetch(f"SELECT {NOW}")
+        ((now,),) = await self._pool.fetch(f"SELECT {NOW}")
         before = now - self.retention
         count = await self._forget(before, now - RECEIPTS)
         if count < MOST:  # tasks that were skipped are checked again much later
@@ -635,14 +635,14 @@ class PostgresStore:
     async def _forget(self, before: float, receipts: float) -> int:
         """Delete some tasks that ended before a time."""
         try:
-            async with self._link.connection() as db, db.transaction():
+            async with self._pool.connection() as db, db.transaction():
                 answer = await db.fetch(OLD, self._floor, before, receipts, self._shard)
                 await forget_values(db, answer)
                 return int(answer[0][0])
         except A2AError:
             raise
         except Exception as error:
-            raise self._link.unavailable(error) from error
+            raise self._pool.unavailable(error) from error
 
     # -- for the delivery of webhooks
 
@@ -657,12 +657,12 @@ class PostgresStore:
         taken: list[WebhookCursor] = []
         first = (limit + 1) // 2
         if not passing:
-            taken += await deliveries.take(self._link, agents, first, lease, self._damage)
+            taken += await deliveries.take(self._pool, agents, first, lease, self._damage)
         if passing or (len(taken) == first < limit):
             rest = limit - len(taken)
-            found = await deliveries.due_lanes(self._link, self._turns, agents, rest, passing)
+            found = await deliveries.due_lanes(self._pool, self._turns, agents, rest, passing)
             if found:
-                taken += await deliveries.take_of(self._link, found, rest, lease, self._damage)
+                taken += await deliveries.take_of(self._pool, found, rest, lease, self._damage)
         return [line for item in taken if (line := await decrypted(self, self._encryption, item))]
 
     async def dispatched(
@@ -678,18 +678,18 @@ class PostgresStore:
         if parked or not (wait or failed):
             self._floor = 0.0  # now its task may be deleted
         return await deliveries.record(
-            self._link, line, cursor, wait=wait, failed=failed, parked=parked
+            self._pool, line, cursor, wait=wait, failed=failed, parked=parked
         )
 
     async def undelivered(
         self, limit: int, *, parked: bool | None = None
     ) -> Sequence[WebhookCursor]:
         """See `Store.lines`."""
-        return await deliveries.waiting(self._link, limit, parked)
+        return await deliveries.waiting(self._pool, limit, parked)
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `Store.redrive`."""
-        return await deliveries.redrive(self._link, task, webhook)
+        return await deliveries.redrive(self._pool, task, webhook)
 
     # -- inside
 

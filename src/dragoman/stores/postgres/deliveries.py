@@ -110,19 +110,19 @@ def _line(columns: Any, webhook: Webhook) -> WebhookCursor:
 
 
 async def take(
-    link: Pool, agents: Collection[str], limit: int, lease: float, damage: UnreadableRows
+    pool: Pool, agents: Collection[str], limit: int, lease: float, damage: UnreadableRows
 ) -> Sequence[WebhookCursor]:
     """Lease the webhooks that have been due for the longest time. Unreadable ones are parked."""
     found: list[WebhookCursor] = []
     more = True
     while more and len(found) < limit:
-        taken = await link.fetch(TAKE, list(agents), limit - len(found), lease)
-        more = await _read(link, taken, found, damage)
+        taken = await pool.fetch(TAKE, list(agents), limit - len(found), lease)
+        more = await _read(pool, taken, found, damage)
     return sorted(found, key=lambda item: item.due)
 
 
 async def take_of(
-    link: Pool, lanes: Sequence[Lane], limit: int, lease: float, damage: UnreadableRows
+    pool: Pool, lanes: Sequence[Lane], limit: int, lease: float, damage: UnreadableRows
 ) -> Sequence[WebhookCursor]:
     """Lease webhooks that are due in these lanes, the same number in each. Unreadable ones are
     parked."""
@@ -131,13 +131,13 @@ async def take_of(
     while more and (left := limit - len(found)) > 0:
         each = max(1, left // max(1, len(lanes)))
         agents, places = [agent for agent, _ in lanes[:left]], [lane for _, lane in lanes[:left]]
-        taken = await link.fetch(TAKE_OF, agents, each, lease, places)
-        more = await _read(link, taken, found, damage)
+        taken = await pool.fetch(TAKE_OF, agents, each, lease, places)
+        more = await _read(pool, taken, found, damage)
     return found
 
 
 async def _read(
-    link: Pool, taken: Iterable[Any], found: list[WebhookCursor], damage: UnreadableRows
+    pool: Pool, taken: Iterable[Any], found: list[WebhookCursor], damage: UnreadableRows
 ) -> bool:
     """Decode leased webhooks. Returns whether some were unreadable and were parked, so that others
     can replace them."""
@@ -148,12 +148,12 @@ async def _read(
         except Unreadable as error:
             parked = True
             damage.found(error, "the webhook is parked")
-            await link.fetch(PARK, *columns[:2], f"it cannot be read: {error.why}")
+            await pool.fetch(PARK, *columns[:2], f"it cannot be read: {error.why}")
     return parked
 
 
 async def due_lanes(
-    link: Pool,
+    pool: Pool,
     turns: DeliveryOrder,
     agents: Collection[str],
     limit: int,
@@ -163,32 +163,32 @@ async def due_lanes(
     passed = set[int]()
     if passing:
         tenants, owners = [tenant for tenant, _ in passing], [owner for _, owner in passing]
-        passed = {row[0] for row in await link.fetch(PASSED, tenants, owners)}
+        passed = {row[0] for row in await pool.fetch(PASSED, tenants, owners)}
     found: list[Lane] = []
     for agent in agents:
 
         async def walk(after: int, most: int, agent: str = agent) -> Sequence[tuple[int, bool]]:
-            return [tuple(row) for row in await link.fetch(WALK, agent, after, most)]
+            return [tuple(row) for row in await pool.fetch(WALK, agent, after, most)]
 
         found += await turns.due(agent, walk, limit, passed)
     return found
 
 
 async def record(
-    link: Pool, line: WebhookCursor, cursor: int, *, wait: float, failed: str, parked: bool
+    pool: Pool, line: WebhookCursor, cursor: int, *, wait: float, failed: str, parked: bool
 ) -> bool:
     """Record the result of a delivery. Returns False if the lease was lost."""
     reason = failed.replace("\0", "")
     id = key(line.webhook.config.id)
     values = (line.task, id, line.ticket, cursor, float(wait), parked, reason)
-    return bool(await link.fetch(RECORD, *values))
+    return bool(await pool.fetch(RECORD, *values))
 
 
-async def waiting(link: Pool, limit: int, parked: bool | None) -> Sequence[WebhookCursor]:
+async def waiting(pool: Pool, limit: int, parked: bool | None) -> Sequence[WebhookCursor]:
     """Return webhooks with undelivered events."""
     kinds = {None: ("parked", "NOT parked"), True: ("parked",), False: ("NOT parked",)}[parked]
     part = "(SELECT * FROM line WHERE behind AND {} ORDER BY due LIMIT $1)"
-    found = await link.fetch(
+    found = await pool.fetch(
         f"SELECT {LINE} FROM ({' UNION ALL '.join(map(part.format, kinds))}) AS line "
         "JOIN task ON task.key = line.task ORDER BY line.due LIMIT $1",
         limit,
@@ -196,9 +196,9 @@ async def waiting(link: Pool, limit: int, parked: bool | None) -> Sequence[Webho
     return [shown(columns) for columns in found]
 
 
-async def redrive(link: Source, task: str, webhook: str) -> int:
+async def redrive(pool: Source, task: str, webhook: str) -> int:
     """Resume parked webhooks."""
-    found = await link.fetch(
+    found = await pool.fetch(
         "UPDATE line SET parked = false, attempts = 0, due = 0 WHERE parked "
         "AND ($1 = '' OR task = (SELECT key FROM task WHERE id = $1)) "
         "AND ($2::bytea = '' OR id = $2) RETURNING 1",

@@ -150,8 +150,8 @@ class Hold:
     """Keeps a connection between uses, and replaces it when it is broken, because borrowing one
     takes longer than some statements."""
 
-    def __init__(self, link: Pool) -> None:
-        self._link = link
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
         self._db: Any = None
         self._used = 0.0
         self._lock = asyncio.Lock()
@@ -165,13 +165,13 @@ class Hold:
         except A2AError:
             raise
         except Exception as error:
-            raise self._link.unavailable(error) from error
+            raise self._pool.unavailable(error) from error
 
     async def __aenter__(self) -> Any:
         if self._db is not None and (self._lost or time.monotonic() - self._used > IDLE):
             await self.end()
         if self._db is None:
-            self._db = await self._link.lend()
+            self._db = await self._pool.lend()
         return self._db
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -179,7 +179,7 @@ class Hold:
         sound = kind is None or issubclass(kind, asyncpg.PostgresError)
         if not sound or issubclass(kind or Exception, asyncpg.ReadOnlySQLTransactionError):
             await self.end()
-        elif self._link.size <= HELD:  # others also need one
+        elif self._pool.size <= HELD:  # others also need one
             await self._give_back()
 
     @property
@@ -198,7 +198,7 @@ class Hold:
     async def _give_back(self) -> None:
         db, self._db = self._db, None
         if db is not None:
-            await self._link.give_back(db)
+            await self._pool.give_back(db)
 
 
 async def _as_it_is(connection: Any) -> None:

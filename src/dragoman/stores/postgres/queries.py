@@ -133,8 +133,8 @@ class Gather(Generic[Q, A]):
 class Queries:
     """The queries of readers."""
 
-    def __init__(self, link: Pool, damage: UnreadableRows) -> None:
-        self._link = link
+    def __init__(self, pool: Pool, damage: UnreadableRows) -> None:
+        self._pool = pool
         self._damage = damage
         self.head: Gather[tuple[Scope, str], Head | None] = Gather(self._heads)
         self.load: Gather[tuple[Scope, str], Folded | None] = Gather(self._loads)
@@ -144,7 +144,7 @@ class Queries:
         self, asked: Sequence[tuple[Scope, str]]
     ) -> Sequence[Head | Unreadable | None]:
         found: list[Head | Unreadable | None] = [None] * len(asked)
-        for place, *columns in await self._link.fetch(HEAD, *_named(asked)):
+        for place, *columns in await self._pool.fetch(HEAD, *_named(asked)):
             try:
                 found[place] = PostgresHead.restored(columns).head()
             except Unreadable as error:
@@ -155,7 +155,7 @@ class Queries:
         self, asked: Sequence[tuple[Scope, str]]
     ) -> Sequence[Folded | Unreadable | None]:
         found: list[Folded | Unreadable | None] = [None] * len(asked)
-        for place, *columns in await self._link.fetch(LOAD, *_named(asked)):
+        for place, *columns in await self._pool.fetch(LOAD, *_named(asked)):
             found[place] = await self._whole(_tried(columns), columns[0])
         return found
 
@@ -170,7 +170,7 @@ class Queries:
             return self._told(tried)
         if not isinstance(tried, _OldSnapshot):
             self._damage.found(tried, "the log is read from its beginning")
-        found = await self._link.fetch(f"{WHOLE} WHERE task.key = $1", key)
+        found = await self._pool.fetch(f"{WHOLE} WHERE task.key = $1", key)
         whole = _tried(found[0]) if found else None
         if isinstance(whole, Unreadable):
             return self._told(whole)
@@ -187,7 +187,7 @@ class Queries:
         named = _named([(scope, task) for scope, task, _, _ in asked])
         after = [min(after, 2**31 - 1) for _, _, after, _ in asked]
         most = [most for _, _, _, most in asked]
-        for place, number, turn, kind, body in await self._link.fetch(READ, *named, after, most):
+        for place, number, turn, kind, body in await self._pool.fetch(READ, *named, after, most):
             entries = found[place]
             if entries is None:
                 entries = found[place] = []
@@ -227,7 +227,7 @@ class Queries:
             f"{_LOG.format(snapshots=snapshots, without=without, private=PRIVATE)}) "
             "ON true ORDER BY task.changed DESC, task.id DESC"
         )
-        found = await self._link.fetch(sql, *values)
+        found = await self._pool.fetch(sql, *values)
         total, chosen = int(found[0][0]), int(found[0][1])
         rows = [columns[2:] for columns in found if columns[2] is not None][: query.size]
         cursor = None
@@ -248,7 +248,7 @@ class Queries:
         self, scope: Scope, context: str, before: MessagePlace, limit: int, task: str
     ) -> list[MessagePlace]:
         """Return the messages of a context before one, latest first."""
-        found = await self._link.fetch(
+        found = await self._pool.fetch(
             "SELECT task.id, message.number, message.at FROM message "
             "JOIN task ON task.key = message.task WHERE message.agent = $1 "
             "AND message.tenant = $2 AND message.owner = $3 AND message.context = $4 "
@@ -262,7 +262,7 @@ class Queries:
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """Count the tasks that have begun, by state."""
-        found = await self._link.fetch(
+        found = await self._pool.fetch(
             "SELECT state, sum(number) FROM tally WHERE agent = $1 AND tenant = $2 AND owner = $3 "
             "GROUP BY state",
             *_scope(scope),
@@ -271,7 +271,7 @@ class Queries:
 
     async def find(self, agent: str, task: str) -> Head | None:
         """Return the head of a task of this agent, whoever owns it. Raises Unreadable."""
-        found = await self._link.fetch(
+        found = await self._pool.fetch(
             f"SELECT {COLUMNS} FROM task WHERE id = $1 AND agent = $2", *_clean((task, agent))
         )
         try:
@@ -281,7 +281,7 @@ class Queries:
 
     async def owner(self, scope: Scope, task: str) -> str | None:
         """Return the owner of the task."""
-        found = await self._link.fetch(
+        found = await self._pool.fetch(
             "SELECT owner FROM task WHERE id = $1 AND agent = $2 AND tenant = $3 AND born",
             *_clean((task, scope.agent, scope.tenant)),
         )
@@ -290,7 +290,7 @@ class Queries:
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """Return those with another version, and those that are gone."""
         found = dict(
-            await self._link.fetch(
+            await self._pool.fetch(
                 "SELECT id, version FROM task WHERE id = ANY($1::text[])",
                 list(_clean(list(places))),
             )
@@ -302,7 +302,7 @@ class Queries:
     ) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
         """Return rows whose lease or grace period has expired, and the unreadable ones among
         them."""
-        found = await self._link.fetch(
+        found = await self._pool.fetch(
             f"{_HELD} AND lease < {ASKED} UNION ALL {_HELD} AND cancel_at > 0 "
             f"AND cancel_at <= {ASKED} AND lease >= {ASKED} AND holder <> $3 "
             f"UNION ALL {_FREE} AND cancel_at > 0 AND cancel_at <= {ASKED} AND ended IS NULL "
@@ -313,7 +313,7 @@ class Queries:
 
     async def due_tasks(self, agents: Collection[str], limit: int) -> list[str]:
         """Return the tasks whose time has come."""
-        found = await self._link.fetch(
+        found = await self._pool.fetch(
             f"SELECT id FROM task WHERE due > 0 AND due <= {ASKED} AND holder = '' "
             "AND agent = ANY($1::text[]) ORDER BY due LIMIT $2",
             *(list(agents), limit),
@@ -322,7 +322,7 @@ class Queries:
 
     async def private(self, scope: Scope, task: str) -> list[Entry]:
         """Return the private entries of a log. Raises Unreadable or UnknownEntry."""
-        found = await self._link.fetch(
+        found = await self._pool.fetch(
             "SELECT entry.number, entry.turn, entry.kind, entry.body FROM entry "
             "JOIN task ON task.key = entry.task WHERE task.id = $1 AND task.agent = $2 "
             f"AND task.tenant = $3 AND task.owner = $4 AND kind >= {PRIVATE} ORDER BY number",
@@ -336,7 +336,7 @@ class Queries:
 
     async def held(self, worker: str) -> Sequence[Head]:
         """Return the readable rows that a worker has claimed."""
-        found = await self._link.fetch(
+        found = await self._pool.fetch(
             f"SELECT {COLUMNS} FROM task WHERE holder <> '' AND holder = $1", worker
         )
         return heads(PostgresHead, found)[0]
@@ -345,13 +345,13 @@ class Queries:
         """Return the numbers of each of these agents."""
         found = {}
         for agent in agents:
-            tasks = await self._link.fetch(
+            tasks = await self._pool.fetch(
                 "SELECT state, sum(number) FROM tally WHERE agent = $1 GROUP BY state", agent
             )
-            ((ready, oldest),) = await self._link.fetch(
+            ((ready, oldest),) = await self._pool.fetch(
                 "SELECT count(*), min(key) FROM task WHERE agent = $1 AND ready IS NOT NULL", agent
             )
-            ((behind, parked, aside, sleeping),) = await self._link.fetch(
+            ((behind, parked, aside, sleeping),) = await self._pool.fetch(
                 "SELECT (SELECT count(*) FROM line WHERE agent = $1 AND behind AND NOT parked), "
                 "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND parked), "
                 "(SELECT count(*) FROM task WHERE agent = $1 AND holder <> '' AND holder = $2), "
@@ -359,7 +359,7 @@ class Queries:
                 *(agent, ASIDE),
             )
             # the first in order of age may have a new message, and the next may be a new task
-            waiting = await self._link.fetch(
+            waiting = await self._pool.fetch(
                 "SELECT entry.number, entry.turn, entry.kind, entry.body FROM ("
                 "SELECT key, inbox FROM task WHERE key = $2 UNION (SELECT key, inbox FROM task "
                 f"WHERE agent = $1 AND ready IS NOT NULL ORDER BY ready, key LIMIT {FIRST})"
@@ -381,8 +381,8 @@ class Queries:
     async def keep(self, folded: Folded) -> None:
         """Store a snapshot."""
         if folded.broken:
-            await self._link.fetch("DELETE FROM snapshot WHERE task = $1", folded.key)
-        await self._link.fetch(
+            await self._pool.fetch("DELETE FROM snapshot WHERE task = $1", folded.key)
+        await self._pool.fetch(
             "INSERT INTO snapshot SELECT $1, $2, $3 WHERE EXISTS (SELECT 1 FROM task WHERE "
             "key = $1) ON CONFLICT (task) DO UPDATE SET number = excluded.number, "
             "body = excluded.body WHERE snapshot.number < excluded.number",

@@ -51,14 +51,14 @@ RECEIPTS = (
     "JOIN task ON task.key = receipt.task"
 )
 
-_TOLD = "task.key, task.hooked, task.agent, task.tenant, task.owner"
+_RETURNED = "task.key, task.hooked, task.agent, task.tenant, task.owner"
 _ADDED = """added AS (
-  INSERT INTO task SELECT * FROM unnest({0}::task[]) RETURNING {told}
+  INSERT INTO task SELECT * FROM unnest({0}::task[]) RETURNING {returned}
 )"""
 _MOVED = """moved AS (
   UPDATE task SET {set}, lease = CASE WHEN u.lease < 0 THEN task.lease ELSE u.lease END
   FROM unnest({0}::task[], {1}::int[]) AS u({names}, before)
-  WHERE task.key = u.key AND task.version = u.before RETURNING {told}
+  WHERE task.key = u.key AND task.version = u.before RETURNING {returned}
 )"""
 _WRITTEN = """written AS (
   INSERT INTO entry SELECT e.* FROM unnest({0}::bigint[], {1}::int[], {2}::int[], {3}::smallint[],
@@ -72,22 +72,23 @@ _ACCEPTED = """accepted AS (
 _BEHIND = """behind AS (
   UPDATE line SET behind = true FROM ok WHERE ok.hooked AND line.task = ok.key {but}
 )"""
-_BUT = "AND NOT EXISTS (SELECT 1 FROM hook WHERE hook.task = line.task AND hook.id = line.id)"
+_BUT = "AND NOT EXISTS (SELECT 1 FROM new_webhook w WHERE w.task = line.task AND w.id = line.id)"
 _RECEIVED = """received AS (
   INSERT INTO receipt SELECT ok.agent, ok.tenant, ok.owner, r.* FROM unnest({0}::bytea[],
   {1}::bytea[], {2}::bigint[], {3}::int[]) AS r(name, digest, task, number)
   JOIN ok ON ok.key = r.task ORDER BY 1, 2, 3, 4
 )"""
 # (after a deletion, a webhook must not get a ticket that a delivery still holds)
-_HOOKED = """hook AS (
+_WEBHOOKS = """new_webhook AS (
   SELECT h.*, ok.agent, LANE AS lane FROM unnest({0}::bigint[], {1}::bytea[], {2}::bytea[],
   {3}::int[], {4}::int[]) AS h(task, id, webhook, cursor, last) JOIN ok ON ok.key = h.task
 ), hooked AS (
   INSERT INTO line SELECT task, id, agent, webhook, cursor, 0, 0, cursor < last, false, '',
-  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, lane FROM hook
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, lane FROM new_webhook
   ON CONFLICT (task, id) DO UPDATE SET webhook = excluded.webhook, attempts = 0, due = 0,
-  behind = line.cursor < (SELECT last FROM hook WHERE hook.task = line.task AND hook.id = line.id),
-  parked = false, reason = '', ticket = line.ticket + 1
+  behind = line.cursor < (
+    SELECT last FROM new_webhook w WHERE w.task = line.task AND w.id = line.id
+  ), parked = false, reason = '', ticket = line.ticket + 1
 )""".replace("LANE", LANE.format("ok"))
 _COUNTED = """counted AS (
   INSERT INTO tally SELECT ok.agent, ok.tenant, ok.owner, c.state, {3}, sum(c.delta)
@@ -142,7 +143,7 @@ class Transaction:
         self._known: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
         self._touched: dict[str, PostgresHead] = {}
         self._receipts: list[tuple[PostgresHead, Receipt, int]] = []
-        self._hooks: list[tuple[PostgresHead, Webhook, int]] = []
+        self._webhooks: list[tuple[PostgresHead, Webhook, int]] = []
         self._messages: list[tuple[bytes, str, int, int]] = []
         self._keys: list[int] = []
         self._written: dict[str, tuple[list[Entry], int]] = {}
@@ -238,16 +239,16 @@ class Transaction:
         key."""
         return self._known.get((scope, name))
 
-    def keep(self, row: PostgresHead, receipt: Receipt, number: int) -> None:
+    def add_receipt(self, row: PostgresHead, receipt: Receipt, number: int) -> None:
         """Store the receipt of a request."""
         self._receipts.append((row, receipt, number))
         self._known[row.scope, receipt.key] = (receipt.digest, row.id, number)
 
-    def hook(self, row: PostgresHead, webhook: Webhook, cursor: int) -> None:
+    def add_webhook(self, row: PostgresHead, webhook: Webhook, cursor: int) -> None:
         """Add or replace a webhook. Its secrets are encrypted already."""
         row.hooked = True
         row.version += 1
-        self._hooks.append((row, webhook, cursor))
+        self._webhooks.append((row, webhook, cursor))
 
     def touch(self, row: PostgresHead) -> None:
         """Mark a row as changed."""
@@ -305,14 +306,14 @@ class Transaction:
         known = sorted((row for row in rows if row.before >= 0), key=lambda row: row.key)
         ok = []
         if new:
-            part(_ADDED, [row.columns() for row in new], told=_TOLD)
+            part(_ADDED, [row.columns() for row in new], returned=_RETURNED)
             ok.append("SELECT * FROM added")
         if known:
             part(
                 _MOVED,
                 [row.columns() for row in known],
                 [row.before for row in known],
-                told=_TOLD,
+                returned=_RETURNED,
                 set=_SET,
                 names=", ".join(NAMES),
             )
@@ -323,11 +324,11 @@ class Transaction:
         if self._messages:
             part(_ACCEPTED, *map(list, zip(*self._messages, strict=True)))
         if self._receipts:
-            part(_RECEIVED, *map(list, zip(*map(_kept, self._receipts), strict=True)))
-        if self._hooks:
-            part(_HOOKED, *map(list, zip(*map(_hooked, self._hooks), strict=True)))
+            part(_RECEIVED, *map(list, zip(*map(_receipt_columns, self._receipts), strict=True)))
+        if self._webhooks:
+            part(_WEBHOOKS, *map(list, zip(*map(_webhook_columns, self._webhooks), strict=True)))
         if entries and any(row.hooked for row in rows):
-            part(_BEHIND, but=_BUT if self._hooks else "")
+            part(_BEHIND, but=_BUT if self._webhooks else "")
         if counts:
             part(_COUNTED, *map(list, zip(*counts, strict=True)), self.shard)
         last = "SELECT key FROM moved" if known else "SELECT 0::bigint WHERE false"
@@ -341,7 +342,7 @@ class Transaction:
         lost: set[str] = set()
         commits: list[Commit] = []
         for row in rows:
-            row.mail = None
+            row.latest = None
             if row.before >= 0 and row.key not in passed:
                 lost.add(row.id)
                 self._rows.pop(row.id, None)
@@ -368,7 +369,7 @@ class Transaction:
     def _clear(self) -> None:
         self._touched.clear()
         self._receipts.clear()
-        self._hooks.clear()
+        self._webhooks.clear()
         self._written.clear()
 
     def _entries(self, row: PostgresHead) -> list[tuple[int, int, int, int, bytes]]:
@@ -393,19 +394,19 @@ class Transaction:
             row.offered = None
         if row.ended and row.ended_at is None:
             row.ended_at = self.now
-        if not row.born or row.told is row.state:
+        if not row.born or row.counted is row.state:
             return []
-        told, row.told = row.told, row.state
+        before, row.counted = row.counted, row.state
         found = [(row.key, row.state.number, 1)]
-        return [*found, (row.key, told.number, -1)] if told is not None else found
+        return [*found, (row.key, before.number, -1)] if before is not None else found
 
 
-def _kept(item: tuple[PostgresHead, Receipt, int]) -> tuple[Any, ...]:
+def _receipt_columns(item: tuple[PostgresHead, Receipt, int]) -> tuple[Any, ...]:
     row, receipt, number = item
     return digested(receipt.key), receipt.digest, row.key, number
 
 
-def _hooked(item: tuple[PostgresHead, Webhook, int]) -> tuple[Any, ...]:
+def _webhook_columns(item: tuple[PostgresHead, Webhook, int]) -> tuple[Any, ...]:
     row, webhook, cursor = item
     id = webhook.config.id.encode("utf-8", "surrogatepass")
     return row.key, id, encode(webhook), cursor, row.last

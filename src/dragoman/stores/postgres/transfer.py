@@ -97,13 +97,13 @@ async def take(
     keys = [row.key for row in rows]
     entries: dict[int, list[Any]] = {key: [] for key in keys}
     receipts: dict[int, list[Stub]] = {key: [] for key in keys}
-    hooks: dict[int, list[ExportedWebhook]] = {key: [] for key in keys}
+    webhooks: dict[int, list[ExportedWebhook]] = {key: [] for key in keys}
     for key, *columns in await db.fetch(_ENTRIES, keys):
         entries[key].append(columns)
     for key, name, digest, number in await db.fetch(_RECEIPTS, keys):
         receipts[key].append(Stub(export_format.veil(name), digest, number))
     for key, webhook, cursor, attempts, due, parked, reason in await db.fetch(_LINES, keys):
-        hooks[key].append(
+        webhooks[key].append(
             ExportedWebhook(
                 webhook=Raw(webhook),
                 cursor=cursor,
@@ -120,7 +120,9 @@ async def take(
                 Item(turn, export_format.KINDS[kind], Raw(body))
                 for turn, kind, body in entries[row.key]
             ]
-            found.append(export_format.dumped(row, items, receipts[row.key], hooks[row.key]))
+            found.append(
+                export_format.exported_task(row, items, receipts[row.key], webhooks[row.key])
+            )
         except (KeyError, ValueError) as error:
             broken(_broken(row.id, error))
     return found
@@ -276,11 +278,11 @@ class Tray:
         # a running delivery must notice that it has lost its lease
         tickets = {} if before is None else self._tickets.get(before.key, {})
         last = len(given.entries)
-        for hook in given.webhooks:
-            id = webhook_key(export_format.webhook(hook).config.id)
+        for each in given.webhooks:
+            id = webhook_key(export_format.webhook(each).config.id)
             yield (
-                *(key, id, given.scope.agent, bytes(hook.webhook), hook.cursor, hook.attempts),
-                *(hook.due, hook.cursor < last, hook.parked, hook.reason, tickets.get(id, 0)),
+                *(key, id, given.scope.agent, bytes(each.webhook), each.cursor, each.attempts),
+                *(each.due, each.cursor < last, each.parked, each.reason, tickets.get(id, 0)),
             )
 
 
@@ -319,15 +321,15 @@ def _able(given: ExportedTask) -> str | None:
     """Return why PostgreSQL cannot store a task."""
     scope = given.scope
     texts = [given.id, given.context, given.skill, given.changed, given.holder]
-    texts += [scope.agent, scope.tenant, scope.owner, *(hook.reason for hook in given.webhooks)]
+    texts += [scope.agent, scope.tenant, scope.owner, *(each.reason for each in given.webhooks)]
     if any("\0" in text for text in texts):
         return "PostgreSQL cannot store text with a NUL character"
     keys = [given.id, scope.agent, scope.tenant, scope.owner]
-    for text in (*keys, *(export_format.webhook(hook).config.id for hook in given.webhooks)):
+    for text in (*keys, *(export_format.webhook(each).config.id for each in given.webhooks)):
         if why := long(text):
             return f"{text[:40]!r}… {why}"
     numbers = [given.version, given.epoch, given.turn, given.settled, given.attempt]
-    numbers += [hook.attempts for hook in given.webhooks]
+    numbers += [each.attempts for each in given.webhooks]
     if max(numbers) >= MOST:
         return "a number is too large for PostgreSQL"
     return None

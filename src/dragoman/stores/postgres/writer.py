@@ -75,14 +75,14 @@ class Writer:
     def __init__(
         self,
         transaction: Transaction,
-        link: Pool,
+        pool: Pool,
         publish: Callable[[Sequence[Commit]], None],
         forget: Callable[[], None],
     ) -> None:
         self._publish = publish
         self._forget = forget
         self._transaction = transaction
-        self._link = link
+        self._pool = pool
         self._jobs: list[Change] = []
         self._doing: list[Change] = []
         self._suspects: dict[Scope, float] = {}
@@ -92,7 +92,7 @@ class Writer:
         """When a write last succeeded (monotonic time)."""
         self.failed = False
         """Whether the latest write failed."""
-        self._hold = link.hold()
+        self._hold = pool.hold()
         self._task = asyncio.create_task(self._run())
 
     def submit(
@@ -125,7 +125,7 @@ class Writer:
         self._task.cancel()
         await asyncio.wait([self._task])
         for job in (*self._doing, *self._jobs):
-            job.fail(self._link.unavailable())
+            job.fail(self._pool.unavailable())
         await self._hold.end()
 
     async def _run(self) -> None:
@@ -189,7 +189,7 @@ class Writer:
         if isinstance(error, A2AError):
             return error
         if isinstance(error, asyncpg.PostgresError) and not isinstance(error, UNSTORABLE):
-            return self._link.unavailable(error)
+            return self._pool.unavailable(error)
         if job.owner is not None and len(self._suspects) < SUSPECTS:
             self._suspects[job.owner] = time.monotonic() + SUSPECTED
         if isinstance(error, UNSTORABLE):
@@ -227,7 +227,7 @@ class Writer:
         if wanted or receipts:
             await transaction.fetch(db, wanted, receipts)
         await transaction.keys(db, sum(job.new for job in jobs))
-        transaction.now = await self._link.now(db)
+        transaction.now = await self._pool.now(db)
         for job in jobs:
             if all(task in wanted for task in job.tasks):
                 job.fresh = True
@@ -247,4 +247,4 @@ class Writer:
         """The connection broke: it is not known whether the changes were written."""
         logger.error("the database is not available: %s", error or type(error).__name__)
         for job in jobs:
-            job.fail(self._link.unavailable(error))
+            job.fail(self._pool.unavailable(error))

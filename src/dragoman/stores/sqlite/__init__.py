@@ -36,8 +36,9 @@ from dragoman.stores.sqlite import context_values, deliveries
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.queries import Queries
+from dragoman.stores.sqlite.rows import SqliteHead
 from dragoman.stores.sqlite.schema import Unusable, identity, migrate, version
-from dragoman.stores.sqlite.transaction import SqliteHead, Transaction
+from dragoman.stores.sqlite.transaction import Transaction
 from dragoman.stores.sqlite.writer import Writer
 from dragoman.stores.store import (
     GIVEN_UP,
@@ -699,7 +700,7 @@ def _take(
                     row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
                 else:
                     row.take(worker, until)
-                    row.mail = None
+                    row.latest = None
                     taken.append((row.head(), received))
                 transaction.touch(row)
     return taken

@@ -46,8 +46,9 @@ from dragoman.stores.sqlite.driver import BUSY, fetch, prepare, unavailable
 from dragoman.stores.sqlite.integrity import audit
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.queries import Queries
+from dragoman.stores.sqlite.rows import OLD, Old, SqliteHead, named
 from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
-from dragoman.stores.sqlite.transaction import OLD, Old, SqliteHead, Transaction, named
+from dragoman.stores.sqlite.transaction import Transaction
 from dragoman.stores.store import Unreadable
 
 PAGES = 1024

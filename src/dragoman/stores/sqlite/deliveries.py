@@ -12,7 +12,8 @@ from dragoman.model.caller import Scope
 from dragoman.stores.codec import stub, webhook_of
 from dragoman.stores.delivery_order import Lane
 from dragoman.stores.sqlite.driver import fetch
-from dragoman.stores.sqlite.transaction import Transaction, named
+from dragoman.stores.sqlite.rows import named
+from dragoman.stores.sqlite.transaction import Transaction
 from dragoman.stores.store import Unreadable, Webhook, WebhookCursor
 from dragoman.stores.unreadable_rows import DECODING
 

@@ -18,8 +18,8 @@ from dragoman.stores.integrity import (
     log,
 )
 from dragoman.stores.sqlite.driver import fetch
+from dragoman.stores.sqlite.rows import FOUND, SqliteHead, named
 from dragoman.stores.sqlite.schema import BITS, Unusable, identity
-from dragoman.stores.sqlite.transaction import FOUND, SqliteHead, named
 from dragoman.stores.store import Unreadable
 
 SHOWN = 100

@@ -15,8 +15,8 @@ from dragoman.model.types import Task, TaskState
 from dragoman.stores.codec import PRIVATE, Outdated, private, snapshot, webhook_of
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import Connection, fetch
+from dragoman.stores.sqlite.rows import FOUND, MINE, SqliteHead, entries, events
 from dragoman.stores.sqlite.schema import BITS
-from dragoman.stores.sqlite.transaction import FOUND, MINE, SqliteHead, entries, events
 from dragoman.stores.store import (
     PAGE_BYTES,
     Census,

@@ -3,136 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 from dragoman.model.caller import Scope, long
 from dragoman.model.errors import LimitExceeded, TaskNotFound
-from dragoman.model.events import Entry, Event, Received
+from dragoman.model.events import Entry, Received
 from dragoman.stores.cache import Commit
 from dragoman.stores.claim_order import RANKED, QueueRanks, Ranks, fair, owners
-from dragoman.stores.codec import ARTIFACT, PRIVATE, RECEIVED, body, encode, entry
+from dragoman.stores.codec import RECEIVED, body, encode
 from dragoman.stores.export_format import veiled
-from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.sqlite import context_values
 from dragoman.stores.sqlite.driver import Connection, fetch
+from dragoman.stores.sqlite.rows import (
+    ADD,
+    FOUND,
+    HANGING,
+    MINE,
+    OLD,
+    SUSPEND,
+    UPDATE,
+    Old,
+    SqliteHead,
+    entries,
+)
 from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
-from dragoman.stores.store import LARGE, PROBE, Draft, Owner, Receipt, Unreadable, Webhook, owner_of
+from dragoman.stores.store import PROBE, Draft, Owner, Receipt, Unreadable, Webhook, owner_of
 from dragoman.stores.unreadable_rows import ASIDE, DECODING, PAUSE, UnreadableRows
 
-HANGING = ("snapshot", "receipt", "line", "message")
-"""The tables whose rows belong to a task."""
 KEPT = 4096
 """The maximum number of rows and scopes that are cached between commits."""
-
-_CHANGING = SqlHead.CHANGING
-COLUMNS = ("key", "id", "scope", "agent", "context", *_CHANGING)
-"""The columns of the table."""
-_SELECTED = ", ".join(
-    f"scope.{name}" if name in ("tenant", "owner") else f"task.{name}"
-    for name in SqlHead.FIXED + _CHANGING
-)
-FOUND = f"SELECT {_SELECTED} FROM task JOIN scope ON scope.key = task.scope"
-MINE = "WHERE task.id = ? AND scope.agent = ? AND scope.tenant = ? AND scope.owner = ?"
-"""Selects a task of a scope. The row of another scope is not read, so it costs as much as no
-row."""
-INSERT = f"INSERT INTO task ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-"""Writes all columns. (An ordinary new row has nothing in those of `SUSPENDED`.)"""
-_OPTIONAL = ("canceled", "ready", "ended")
-"""The usual columns that may be NULL. They get an empty text instead, see `SqliteHead`."""
-_USUAL = {
-    name: "nullif(?, '')" if name in _OPTIONAL else "?"
-    for name in (*COLUMNS[: -len(_CHANGING)], *SqlHead.USUAL)
-}
-_ADD = f"INSERT INTO task ({', '.join(_USUAL)}) VALUES ({', '.join(_USUAL.values())})"
-_UPDATE = (
-    f"UPDATE task SET {', '.join(f'{name} = {_USUAL[name]}' for name in SqlHead.USUAL)} "
-    "WHERE key = ?"
-)
-_SUSPEND = f"UPDATE task SET {', '.join(f'{name} = ?' for name in SqlHead.SUSPENDED)} WHERE key = ?"
-_plain: Any = {None: "", True: 1, False: 0}.get
-
-
-class SqliteHead(SqlHead):
-    """A row of the file.
-
-    `sqlite3` takes numbers, texts and bytearrays as they are. For None, booleans and bytes it
-    searches an adapter, which takes longer than writing a row. So it gets none of them.
-    """
-
-    __slots__ = ("unusual",)
-    unusual: bool
-    """Whether its columns of `SUSPENDED` have values in the file."""
-
-    def _clear(self) -> None:
-        super()._clear()
-        self.unusual = False
-
-    def usual(self, lease: float) -> tuple[Any, ...]:
-        """See `SqlHead.usual`."""
-        values = super().usual(lease)
-        return tuple(map(_plain, values, values))
-
-    def _restore(self, columns: Sequence[Any]) -> None:
-        id, agent, tenant, owner, context, skill = columns[1:7]
-        texts = (id, agent, tenant, owner, context, skill, columns[8], columns[14])
-        if any(type(text) is not str for text in texts):
-            raise ValueError("a text is not UTF-8")
-        super()._restore(columns)
-        self.unusual = columns[-3:] != (None, None, None)
-
-
-def named(task: object) -> str:
-    """Return an id in a form that can be shown, even if it is not UTF-8."""
-    return task if isinstance(task, str) else repr(task)
-
-
-def entries(
-    db: Connection, key: int, after: int, limit: int, *, private: bool = False
-) -> list[Entry]:
-    """Return the entries of a log after a number, until there are enough or they reach LARGE. The
-    content of private entries is returned only if requested."""
-    body = "body" if private else f"CASE WHEN kind < {PRIVATE} THEN body ELSE x'' END"
-    base = key << BITS
-    found = []
-    size = 0
-    for place, turn, kind, data in db.execute(
-        f"SELECT place, turn, kind, {body} FROM entry "
-        "WHERE place > ? AND place < ? ORDER BY place LIMIT ?",
-        (base + after, base + (1 << BITS), limit),
-    ):
-        found.append(entry(place - base, turn, kind, data))
-        size += len(data)
-        if size >= LARGE:
-            break
-    return found
-
-
-def events(
-    db: Connection, key: int, after: int, *, artifacts: bool = True
-) -> Iterator[tuple[int, Event]]:
-    """Return the events of a log after a number, and their sizes; without artifacts if
-    requested."""
-    base = key << BITS
-    for turn, kind, data in db.execute(
-        "SELECT turn, kind, body FROM entry WHERE place > ? AND place < ? AND kind <> ? "
-        f"AND kind < {PRIVATE} ORDER BY place",
-        (base + after, base + (1 << BITS), 0 if artifacts else ARTIFACT),
-    ):
-        yield len(data), entry(0, turn, kind, data).event  # type: ignore[misc]
-
-
-class Old(NamedTuple):
-    """What is needed to delete a task."""
-
-    key: int
-    id: str
-    scope: int
-    state: int
-    born: bool
-
-
-OLD = ", ".join(f"task.{name}" for name in Old._fields)
 
 
 class Transaction:
@@ -432,11 +332,11 @@ class Transaction:
         ).fetchone()
         return found
 
-    def keep(self, row: SqliteHead, receipt: Receipt, number: int) -> None:
+    def add_receipt(self, row: SqliteHead, receipt: Receipt, number: int) -> None:
         """Store the receipt of a request."""
         self._receipts[row.scope, receipt.key] = (row, receipt.digest, number)
 
-    def hook(self, row: SqliteHead, webhook: Webhook, cursor: int) -> None:
+    def add_webhook(self, row: SqliteHead, webhook: Webhook, cursor: int) -> None:
         """Add or replace a webhook. Its secrets are encrypted already."""
         row.hooked = True
         row.version += 1
@@ -462,8 +362,8 @@ class Transaction:
 
     def received(self, row: SqliteHead, number: int) -> Received:
         """Return the message with this number. Raises Unreadable."""
-        if row.mail is not None and row.mail[0] == number:
-            return row.mail[1]
+        if row.latest is not None and row.latest[0] == number:
+            return row.latest[1]
         self.flush()
         try:
             event = entries(self.db, row.key, number - 1, 1)[0].event
@@ -555,11 +455,11 @@ class Transaction:
             self._views(row)
         db = self.db
         if new:
-            db.executemany(_ADD, [self._columns(row) for row in new])
+            db.executemany(ADD, [self._columns(row) for row in new])
         if known:
-            db.executemany(_UPDATE, [(*row.usual(row.lease), row.key) for row in known])
+            db.executemany(UPDATE, [(*row.usual(row.lease), row.key) for row in known])
         if suspended:
-            db.executemany(_SUSPEND, suspended)
+            db.executemany(SUSPEND, suspended)
         if fresh:
             db.executemany("INSERT INTO entry (place, turn, kind, body) VALUES (?, ?, ?, ?)", fresh)
         if self._messages:
@@ -615,12 +515,12 @@ class Transaction:
             self._offer(row)
         if row.ended and row.ended_at is None:
             row.ended_at = time.time()
-        if row.born and row.told is not row.state:
+        if row.born and row.counted is not row.state:
             scope = self.scope(row.scope)
-            if row.told is not None:
-                self._count(scope, row.told.number, -1)
+            if row.counted is not None:
+                self._count(scope, row.counted.number, -1)
             self._count(scope, row.state.number, 1)
-            row.told = row.state
+            row.counted = row.state
 
     def _count(self, scope: int, state: int, number: int) -> None:
         place = (scope, state)

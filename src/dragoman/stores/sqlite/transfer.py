@@ -23,8 +23,8 @@ from dragoman.stores.export_format import (
 from dragoman.stores.sqlite.context_values import PUT, forget
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.queries import Queries
+from dragoman.stores.sqlite.rows import COLUMNS, FOUND, HANGING, INSERT, SqliteHead, named
 from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
-from dragoman.stores.sqlite.transaction import COLUMNS, FOUND, HANGING, INSERT, SqliteHead, named
 from dragoman.stores.store import Unreadable
 from dragoman.stores.unreadable_rows import ASIDE, DECODING
 
@@ -90,7 +90,7 @@ def take(db: Connection, row: SqliteHead) -> ExportedTask:
             (row.key,),
         )
     )
-    return export_format.dumped(row, entries, receipts, webhooks)
+    return export_format.exported_task(row, entries, receipts, webhooks)
 
 
 def put(db: Connection, given: ExportedTask, *, replace: bool) -> Fate:
@@ -169,14 +169,14 @@ def _write(
         "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",
         ((scope, stub.key, stub.digest, key, stub.number) for stub in given.receipts),
     )
-    for hook in given.webhooks:
-        id = export_format.webhook(hook).config.id
+    for each in given.webhooks:
+        id = export_format.webhook(each).config.id
         db.execute(
             "INSERT INTO line (task, id, agent, webhook, cursor, attempts, due, taken, behind, "
             "parked, reason, ticket, lane) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?)",
             (
-                *(key, id, given.scope.agent, bytes(hook.webhook), hook.cursor, hook.attempts),
-                *(hook.due, hook.cursor < last, hook.parked, hook.reason, tickets.get(id, 0)),
+                *(key, id, given.scope.agent, bytes(each.webhook), each.cursor, each.attempts),
+                *(each.due, each.cursor < last, each.parked, each.reason, tickets.get(id, 0)),
                 scope,
             ),
         )

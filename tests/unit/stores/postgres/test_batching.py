@@ -124,7 +124,7 @@ async def test_a_table_that_grows_is_not_read_from_end_to_end(
         await accept(store, name)
         await say(store, await claim(store), C)
         await store.load(SCOPE, name)
-    async with store._link.connection() as own:
+    async with store._pool.connection() as own:
         await own.execute("SELECT pg_stat_force_next_flush()")
     db = await asyncpg.connect(url)
     try:

@@ -259,12 +259,12 @@ async def test_a_lease_is_renewed_without_waiting_for_those_who_write(
     await accept(store, "one")
     await accept(store, "two")
     held = await store.claim(["agent"], "w", LONG, 2)
-    async with other._link.connection() as db, db.transaction():
+    async with other._pool.connection() as db, db.transaction():
         await db.execute("SELECT 1 FROM task WHERE id = 'one' FOR UPDATE")
         async with asyncio.timeout(5):
             renewal = await store.renew(held, 2 * LONG)
         assert not renewal.lost
-    rows = await store._link.fetch("SELECT id FROM task WHERE lease > $1", time.time() + 1.5 * LONG)
+    rows = await store._pool.fetch("SELECT id FROM task WHERE lease > $1", time.time() + 1.5 * LONG)
     assert [id for (id,) in rows] == ["two"]
 
 
@@ -276,7 +276,7 @@ async def test_a_lease_is_renewed_while_all_other_connections_are_in_use(size: i
         await accept(store)
         held = await store.claim(["agent"], "w", LONG, 1)
         await store.renew(held, LONG)
-        busy = [asyncio.create_task(store._link.fetch("SELECT pg_sleep(20)")) for _ in range(20)]
+        busy = [asyncio.create_task(store._pool.fetch("SELECT pg_sleep(20)")) for _ in range(20)]
         try:
             for _ in range(3):
                 await asyncio.sleep(0.1)
@@ -400,7 +400,7 @@ async def test_nobody_hears_of_half_a_claim(pair: tuple[PostgresStore, PostgresS
     store, other = pair
     for agent in ("one", "two"):
         await accept(other, agent, scope=Scope(agent))
-    fetch, asked = store._link.fetch, []
+    fetch, asked = store._pool.fetch, []
 
     async def broken(sql: str, *values: Any) -> Any:
         found = await fetch(sql, *values)
@@ -409,7 +409,7 @@ async def test_nobody_hears_of_half_a_claim(pair: tuple[PostgresStore, PostgresS
             raise Unavailable("The store is not available")
         return found
 
-    store._link.fetch = broken  # type: ignore[method-assign]
+    store._pool.fetch = broken  # type: ignore[method-assign]
     with pytest.raises(Unavailable):
         await store.claim(["one", "two"], "w", LONG, 8)
     assert {held.id for held in await store.held("w")} == {"one", "two"}
@@ -420,14 +420,14 @@ async def test_who_is_canceled_waits_for_nobody() -> None:
     url = database()
     store = PostgresStore(url, pool_size=1)
     await store.open()
-    hanging = asyncio.create_task(store._link.fetch("SELECT pg_sleep(30)"))
+    hanging = asyncio.create_task(store._pool.fetch("SELECT pg_sleep(30)"))
     await asyncio.sleep(0.1)
     began = time.monotonic()
     hanging.cancel()
     with pytest.raises(asyncio.CancelledError):
         await hanging
-    assert await store._link.fetch("SELECT 1")
-    hanging = asyncio.create_task(store._link.fetch("SELECT pg_sleep(30)"))
+    assert await store._pool.fetch("SELECT 1")
+    hanging = asyncio.create_task(store._pool.fetch("SELECT pg_sleep(30)"))
     await asyncio.sleep(0.1)
     await store.close()
     assert time.monotonic() - began < 8
@@ -475,12 +475,12 @@ class Play:
 
     async def open(self) -> int:
         """How many tasks, and lines, are not at their end; those that ask are answered."""
-        asking = await self.store._link.fetch(
+        asking = await self.store._pool.fetch(
             "SELECT id, last FROM task WHERE state = $1 AND inbox = ''", I.number
         )
         for id, last in asking:
             await self.accept(id, f"{id}.{last}.end", new=False)
-        ((count,),) = await self.store._link.fetch(
+        ((count,),) = await self.store._pool.fetch(
             "SELECT (SELECT count(*) FROM task WHERE ended IS NULL) + "
             "(SELECT count(*) FROM line WHERE behind)"
         )
@@ -583,7 +583,7 @@ async def test_two_stores_agree_whatever_comes(
 ) -> None:
     play = Play(pair, seed)
     await play.run(60)
-    url = pair[0]._link.url
+    url = pair[0]._pool.url
     found = await history.logs(url)
     breaches = [*checker.check([], found, []), *await history.rest(url)]
     assert not breaches, breaches[:9]
@@ -614,7 +614,7 @@ async def test_a_value_goes_with_its_last_task_whoever_forgets_that(
         await accept(store, name)
     held = await claim(store)
     await store.save_context(held, b"1", 0, "a:1")
-    one, other = [await asyncpg.connect(store._link.url) for _ in range(2)]
+    one, other = [await asyncpg.connect(store._pool.url) for _ in range(2)]
     keys = dict(await one.fetch("SELECT id, key FROM task"))
 
     async def forget(db: Any, task: str) -> None:
@@ -646,7 +646,7 @@ async def test_a_save_waits_for_whoever_ends_the_claim(
     store, other = pair
     await accept(store)
     held = await claim(store)
-    db = await asyncpg.connect(store._link.url)
+    db = await asyncpg.connect(store._pool.url)
     async with db.transaction():
         await db.execute("UPDATE task SET epoch = epoch + 1, holder = '', lease = 0")
         saving = asyncio.create_task(other.save_context(held, b"1", 0, "t:1"))

@@ -187,7 +187,7 @@ async def test_every_statement_uses_an_index(
 ) -> None:
     seen = Seen()
     lend = Pool.connection
-    monkeypatch.setattr(Pool, "connection", lambda link: Watch(lend(link), seen))
+    monkeypatch.setattr(Pool, "connection", lambda pool: Watch(lend(pool), seen))
     monkeypatch.setattr(store._writer, "_hold", Watch(store._writer._hold, seen))
     await everything(store)
     monkeypatch.undo()

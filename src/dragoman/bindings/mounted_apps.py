@@ -145,20 +145,20 @@ def check_path(path: str, agents: Collection[str]) -> None:
 @asynccontextmanager
 async def lifespan(app: ASGI, host: object) -> AsyncIterator[None]:
     """Start the application, and stop it at the end. One without a lifespan is left alone."""
-    told: asyncio.Queue[Message] = asyncio.Queue()
+    events: asyncio.Queue[Message] = asyncio.Queue()
     said: asyncio.Queue[Message] = asyncio.Queue()
     asgi = {"version": "3.0", "spec_version": "2.0"}
     scope: Scope = {"type": "lifespan", "asgi": asgi, APP: host}
-    running = asyncio.ensure_future(app(scope, told.get, said.put))
+    running = asyncio.ensure_future(app(scope, events.get, said.put))
     try:
-        started = await _next(said, running, told, "startup")
+        started = await _next(said, running, events, "startup")
         if started is not None and started["type"] == "lifespan.startup.failed":
             raise RuntimeError(started.get("message") or "a mounted application cannot start")
         try:
             yield
         finally:
             if started is not None:
-                await _next(said, running, told, "shutdown")
+                await _next(said, running, events, "shutdown")
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -167,11 +167,11 @@ async def lifespan(app: ASGI, host: object) -> AsyncIterator[None]:
 async def _next(
     said: asyncio.Queue[Message],
     running: asyncio.Future[Any],
-    told: asyncio.Queue[Message],
+    events: asyncio.Queue[Message],
     event: str,
 ) -> Message | None:
     """Tell the application of an event, and return its answer; None if it has ended instead."""
-    await told.put({"type": f"lifespan.{event}"})
+    await events.put({"type": f"lifespan.{event}"})
     answer = asyncio.ensure_future(said.get())
     try:
         await asyncio.wait({answer, running}, return_when=asyncio.FIRST_COMPLETED)

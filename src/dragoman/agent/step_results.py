@@ -1,0 +1,95 @@
+"""The results of steps as a log keeps them: values as JSON, and errors."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dragoman.agent.user_error import UserError
+from dragoman.model.events import Private
+
+LARGEST = 256 * 1024
+"""The most bytes of one value."""
+PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
+"""What JSON gives back as it was."""
+
+
+class StepFailed(Exception):
+    """A step has failed for good. The text names the error; a replay raises the same."""
+
+
+class StepUncertain(Exception):
+    """The process ended while a step with `once=True` ran: it may or may not have had its effect.
+    The handler decides what to do."""
+
+
+class Unusable(Exception):
+    """The step returned what cannot be kept."""
+
+
+def returned_type(call: Callable[..., Any]) -> Any:
+    """The type that a call is annotated with; None if there is none."""
+    try:
+        found = typing.get_type_hints(call).get("return")
+    except (NameError, TypeError):
+        return None
+    return type(None) if found is None and "return" in _annotated(call) else found
+
+
+def _annotated(call: Callable[..., Any]) -> dict[str, Any]:
+    return getattr(call, "__annotations__", {})
+
+
+def encoded_result(value: Any, kind: Any, name: str) -> bytes:
+    if kind is None and not isinstance(value, PLAIN):
+        what = type(value).__name__
+        raise Unusable(
+            f"step {name!r} returns {what}, but does not say so; annotate the function, or say "
+            f"returns={what}"
+        )
+    try:
+        return encoded(value, f"step {name!r}")
+    except (TypeError, ValueError) as error:
+        raise Unusable(str(error)) from error
+
+
+def encoded(value: Any, what: str) -> bytes:
+    """A value as it is stored; TypeError, ValueError."""
+    try:
+        data = msgspec.json.encode(value, enc_hook=_jsonable)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"{what}: the value cannot be stored as JSON: {error}") from error
+    if len(data) > LARGEST:
+        raise ValueError(f"{what}: the value has {len(data)} bytes; at most {LARGEST} are kept")
+    return data
+
+
+def _jsonable(value: Any) -> Any:
+    if hasattr(value, "model_dump"):  # pydantic, which is not imported for this
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def decoded(data: bytes, kind: Any) -> Any:
+    """A stored value as one of this type; without a type, as JSON gives it."""
+    if kind is None or kind is Any:
+        return msgspec.json.decode(data)
+    if hasattr(kind, "model_validate_json"):
+        return kind.model_validate_json(data)
+    return msgspec.json.decode(data, type=kind)
+
+
+def logged_result(entry: Private, kind: Any, name: str) -> Any:
+    if entry.kind in ("failed", "uncertain"):
+        raise logged_error(entry, name)
+    return decoded(bytes(entry.value), kind)
+
+
+def logged_error(entry: Private, name: str) -> Exception:
+    if entry.kind == "uncertain":
+        return StepUncertain(f"step {name!r} was running when its process ended")
+    kind, text, shown = msgspec.json.decode(entry.value, type=tuple[str, str, bool])
+    return UserError(text) if shown else StepFailed(f"step {name!r}: {kind}: {text}")
