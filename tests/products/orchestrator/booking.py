@@ -77,8 +77,7 @@ def desk() -> Orchestrator:
     team: list[Any] = [os.environ[name] for name in (FLIGHT, HOTEL, CAR) if os.environ.get(name)]
     url = os.environ.get(MODEL)
     way: dict[str, Any] = {"model": ChatModel(url, "m")} if url else {"plan": plan}
-    local = f"sqlite:///{os.environ[durable_agent.FOLDER]}/local.db"
-    return Orchestrator("Travel Desk", agents=[*team, letters], local_store=local, **way)
+    return Orchestrator("Travel Desk", agents=[*team, letters], **way)
 
 
 if FLIGHT in os.environ:
