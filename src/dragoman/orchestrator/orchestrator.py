@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -28,7 +29,7 @@ from dragoman.orchestrator.execution import Execution, Rules
 from dragoman.orchestrator.function_model import FunctionModel
 from dragoman.orchestrator.inner_app import inner_app
 from dragoman.orchestrator.model import Model
-from dragoman.orchestrator.model_loop import ModelLoop
+from dragoman.orchestrator.model_loop import REFUSED, ModelLoop
 from dragoman.orchestrator.plan import InvalidPlan, Plan, PlanStep, Step, planned
 from dragoman.orchestrator.routing import Choice, route
 from dragoman.orchestrator.team import INSIDE, Eligible, Given, Member, Team, host_of
@@ -40,7 +41,8 @@ Which: TypeAlias = Collection[str] | Callable[[PlanStep], bool]
 """Some steps: by the ids of their skills, `agent/skill`, or a function."""
 Planner: TypeAlias = Callable[..., Any]
 """`plan(turn, members)` returns steps. With a third parameter it is called again with the plan when
-nothing runs any more, until it returns no steps, or a text: the answer."""
+nothing runs any more, until it returns no steps, or a text: the answer. Its steps replace those
+that have not begun. If they are refused, `plan.refused` says why, and it is called again."""
 
 SOURCES = "urn:dragoman:sources:v1"
 """The key of the metadata of the final status: which agents the results come from."""
@@ -53,8 +55,12 @@ TRIES = 5
 class Proposal(Struct, frozen=True, omit_defaults=True):
     """What a plan function has returned."""
 
+    at: float
+    """When, as a Unix time."""
     steps: tuple[PlanStep, ...] = ()
     answer: str = ""
+    refused: str = ""
+    """Why its steps cannot be carried out."""
 
 
 class Orchestrator(Agent):
@@ -156,6 +162,7 @@ class Orchestrator(Agent):
             broken = str(error)
         finally:
             self._running.pop(turn.task.id, None)
+        execution.close()
         await turn.step("save", execution.save, returns=type(None))
         if left := _going_on(execution.plan):
             await turn.step("abandon", self._abandon, turn, left, returns=type(None))
@@ -209,7 +216,7 @@ class Orchestrator(Agent):
         return None if answer is None else ""
 
     async def _by_plan(self, turn: Turn, execution: Execution, planner: Planner) -> str:
-        again = len(inspect.signature(planner).parameters) > 2
+        again, refused = len(inspect.signature(planner).parameters) > 2, 0
         while True:
             plan = execution.plan
 
@@ -217,9 +224,15 @@ class Orchestrator(Agent):
                 return await self._proposed(turn, planner, plan, again)
 
             proposal: Proposal = await turn.step("plan", propose, returns=Proposal)
+            if proposal.refused:
+                refused += 1
+                if not again or refused > REFUSED:
+                    raise InvalidPlan(proposal.refused)
+                execution.refuse(proposal.refused)
+                continue
             if proposal.answer or not proposal.steps:
                 return proposal.answer
-            execution.propose(proposal.steps, replaces=True)
+            execution.propose(proposal.steps, proposal.at, replaces=True)
             await execution.run()
             if not again or execution.plan.stopped:
                 return ""
@@ -228,22 +241,25 @@ class Orchestrator(Agent):
         members = await self.team.members(turn.caller)
         found = planner(turn, members, plan) if again else planner(turn, members)
         found = await found if inspect.isawaitable(found) else found
+        now = time.time()
         if found is None or isinstance(found, str):
-            return Proposal(answer=found or "")
-        steps = [_with_agent(step, members) for step in found]
-        for step in steps:
-            check_step(step, members[step.agent])
-        checked = planned(steps, plan, most=self.budget.steps, replaces=True)
-        return Proposal(
-            tuple(
-                replace(
-                    step,
-                    address=members[step.agent].address,
-                    dangerous=step.dangerous or self._dangerous(step),
-                )
-                for step in checked
+            return Proposal(now, answer=found or "")
+        try:
+            steps = [_with_agent(step, members) for step in found]
+            for step in steps:
+                check_step(step, members[step.agent])
+            checked = planned(steps, plan, most=self.budget.steps, replaces=True)
+        except (InvalidPlan, A2AError) as error:
+            return Proposal(now, refused=str(error))
+        ready = [
+            replace(
+                step,
+                address=members[step.agent].address,
+                dangerous=step.dangerous or self._dangerous(step),
             )
-        )
+            for step in checked
+        ]
+        return Proposal(now, tuple(ready))
 
     async def _by_words(self, turn: Turn, execution: Execution) -> str:
         said = turn.message
@@ -264,7 +280,7 @@ class Orchestrator(Agent):
         except InvalidPlan as error:
             raise UserError(str(error)) from error
         step = replace(step, address=choice.address)
-        execution.propose([replace(step, dangerous=self._dangerous(step))])
+        execution.propose([replace(step, dangerous=self._dangerous(step))], choice.at)
         await execution.run()
         return ""
 

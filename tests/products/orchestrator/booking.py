@@ -11,7 +11,7 @@ from typing import Any
 
 from dragoman import Agent, Turn
 from dragoman.orchestrator import ChatModel, Member, Orchestrator, Ref, Step
-from tests.faults.crash import durable_agent  # it watches the store, if the environment says so
+from tests.faults.crash import durable_agent  # noqa: F401 - it watches the store, if told so
 
 BOOKED, FLIGHT, HOTEL, CAR, MODEL = (
     *("TEST_BOOKED", "TEST_FLIGHT", "TEST_HOTEL", "TEST_CAR", "TEST_MODEL"),
