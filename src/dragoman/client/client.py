@@ -98,6 +98,9 @@ class Options(TypedDict, total=False):
     """Headers of every request to the agent's origin. Other origins do not get them."""
     auth: Auth
     """Credentials for the card's security schemes: one, several, or a mapping by scheme name."""
+    scopes_for: str
+    """The id of a skill: tokens get the scopes that this skill needs. By default, they get those
+    that the card requires for all skills."""
     trust: Sequence[str]
     """Other origins that may receive the headers and credentials; `*` means any."""
     allow: Sequence[str]
@@ -196,6 +199,7 @@ class Client:
             transport,
             headers=options.get("headers"),
             auth=options.get("auth", ()),
+            scopes_for=options.get("scopes_for", ""),
             trust=options.get("trust", ()),
             insecure=options.get("insecure", False),
             allow=options.get("allow", ()),

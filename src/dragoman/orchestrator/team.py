@@ -242,8 +242,9 @@ class Team:
         return "" if self.allows(caller, now) else "may not be used any more"
 
     @asynccontextmanager
-    async def client(self, member: Member, turn: Turn) -> AsyncIterator[Client]:
-        """A client for an agent that works on behalf of a turn."""
+    async def client(self, member: Member, turn: Turn, skill: str = "") -> AsyncIterator[Client]:
+        """A client for an agent that works on behalf of a turn. Its tokens have the scopes of this
+        skill."""
         target = member.target
         if isinstance(target, Client):
             yield target
@@ -252,12 +253,14 @@ class Team:
             target = inside(target)
         through = None if member.local else self._connections
         options = self._client_options(target)
+        options["scopes_for"] = skill
         async with turn.connect(target, transport=through, **options) as client:
             yield client
 
     # -- cards
 
     async def _refresh(self) -> None:
+        self.absent.clear()
         targets = await self._targets()
         limit = asyncio.Semaphore(AT_ONCE)
 
@@ -265,7 +268,6 @@ class Team:
             async with limit:
                 return await self._look(target)
 
-        self.absent.clear()
         found = await asyncio.gather(*map(look, targets))
         self._found = [each for each in found if each is not None]
         self._fresh = time.monotonic() + (AGE if self._found else 1.0)
