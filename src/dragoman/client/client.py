@@ -91,6 +91,10 @@ LAST_WORD = 3.0
 """Seconds that the client may spend on canceling tasks before it closes."""
 
 
+FOR_A_CARD = 4
+"""How often to try to fetch a card, at most."""
+
+
 class Options(TypedDict, total=False):
     """Options of a client."""
 
@@ -803,8 +807,9 @@ class Client:
     ) -> T:
         """Call `once` until it succeeds or the attempts are used up. Only for calls that may
         repeat."""
-        # Fewer attempts for a card, because its URL may be mistyped.
-        pauses = Pauses(self._attempts if call else min(self._attempts, 4))
+        # Fewer attempts for a card whose URL may be mistyped: nobody has seen an agent there.
+        known = call or self._approved is not None or self._cards.knows(self._target)
+        pauses = Pauses(self._attempts if known else min(self._attempts, FOR_A_CARD))
         while True:
             asked = self.interface if call else None
             try:

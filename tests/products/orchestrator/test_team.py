@@ -270,3 +270,66 @@ async def test_callers_do_not_see_the_tasks_inside() -> None:
             found = [task.artifacts[0].parts[0].text async for task in caller.list(artifacts=True)]
     assert found == ["did mine"]
     assert flight.heard == ["A", "mine"]
+
+
+async def test_an_agent_that_hangs_does_not_hold_up_the_others(
+    town: Town, unhurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team, "OVERDUE", 0.05)
+    gate = asyncio.Event()
+    gate.set()
+    quick = Worker("Quick")
+    here = await town.open(quick)
+
+    class Found:
+        async def find(self) -> list[str]:
+            await gate.wait()
+            return []
+
+    def plan(turn: Turn, members: Any) -> list[Step]:
+        return [Step("out", "quick", input="A")]
+
+    async with office(Orchestrator("Desk", agents=[Found(), here], plan=plan)) as caller:
+        assert (await caller.send("go")).ok
+        gate.clear()
+        assert (await caller.send("go")).ok
+        gate.set()
+    assert quick.heard == ["A", "A"]
+
+
+@pytest.mark.parametrize("away", ["agent", "registry"])
+async def test_a_restart_while_somebody_is_away(
+    tmp_path: Path, away: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan that is under way waits for an agent, or for the registry that knows it."""
+    monkeypatch.setattr(team, "FIRST_PAUSE", 0.1)
+    flight = Worker("Flight")
+    settings = {"drain_timeout": 0.0, "poll": 0.02, "store": f"sqlite:///{tmp_path / 'tasks.db'}"}
+    async with asyncio.timeout(30), AsyncExitStack() as registries, AsyncExitStack() as agents:
+        place = await registries.enter_async_context(serving(registry(tmp_path)))
+        url = await agents.enter_async_context(serving(flight))
+        async with Registry(place) as known:
+            await known.add(url, approve=True)
+
+        def travel() -> Orchestrator:
+            given = Registry(place).query() if away == "registry" else url
+            plan = [Step("out", "flight", input="gate")]
+            return Orchestrator("Desk", agents=[given], plan=lambda turn, members: plan)
+
+        async with App(travel(), **settings) as app, Client.connect(app=app) as client:
+            task = (await client.send("go", wait=False)).task
+            assert task is not None
+            await flight.reached.wait()
+            await asyncio.sleep(0.1)
+        flight.gate.set()
+        await (registries if away == "registry" else agents).aclose()
+        desk = travel()
+        async with App(desk, **settings) as app, Client.connect(app=app) as client:
+            while not desk.team.absent:
+                await asyncio.sleep(0.02)
+            back: Any = registry(tmp_path) if away == "registry" else flight
+            port = int((place if away == "registry" else url).rpartition(":")[2])
+            async with serving(back, port=port):
+                found = await client.task(task.id).wait()
+    assert found.status.state.name == "COMPLETED", found.status.message
+    assert flight.heard == ["gate"]
