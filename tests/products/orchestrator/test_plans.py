@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman import TaskState, Turn
+from dragoman.cli import main
 from dragoman.orchestrator import Plan, Ref, Step
 from tests.products.orchestrator.office import (
     Worker,
@@ -261,6 +264,26 @@ async def test_what_a_step_has_cost_is_in_the_plan(flight: Worker) -> None:
     step = plans[-1]["out"]
     assert (step.messages, step.asked) == (2, 1)
     assert 0.2 < step.took < 20
+
+
+async def test_operators_see_the_plan(
+    flight: Worker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
+    plan = [Step("out", "flight", input="data"), Step("after", "flight", needs=("out",))]
+    async with office(planning([flight], lambda turn, members: plan), store=store) as client:
+        task = (await client.send("go")).task
+    assert task is not None
+    assert main(["db", "show", task.id, "--store", store, "--json"]) == 0
+    saved = json.loads(capsys.readouterr().out)["saved"]
+    assert saved["version"] == 1
+    assert [(each["name"], each["state"]) for each in saved["steps"]] == [
+        ("out", "done"),
+        ("after", "done"),
+    ]
+    assert saved["steps"][0]["outcome"]["data"]["reference"] == "FL-1"
+    assert main(["db", "show", task.id, "--store", store]) == 0
+    assert '"reference": "FL-1"' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])
