@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from dragoman import Agent, AgentCard, App, Turn
 from dragoman.client import (
     ApprovedAgent,
+    CardCache,
     CardChanged,
     Client,
     HTTPTransport,
@@ -186,3 +188,24 @@ async def test_in_a_durable_handler() -> None:
         async with serving(App(desk, poll=0.02)) as at, Client.connect(at) as client:
             assert (await client.send("hi")).text == "hi"
         assert named.asked == 1
+
+
+@pytest.mark.parametrize("how", ["approved", "cached"])
+async def test_an_agent_that_was_seen_before_is_waited_for(how: str) -> None:
+    """A card gets few attempts if its address may be mistyped; here it is not."""
+    cache = CardCache()
+    async with serving(App(echo(), drain_timeout=0.0)) as url:
+        named = Named(await seen(url))
+        async with Client.connect(url, card_cache=cache):
+            pass
+    for place, (card, tag, _) in cache.known.items():
+        cache.known[place] = (card, tag, 0.0)  # it is old
+    target: Any = named if how == "approved" else url
+    client = Client.connect(target, card_cache=cache, attempts=9)
+    opening = asyncio.create_task(client.open())
+    with pytest.raises(Unreachable):  # which takes four attempts
+        await Client.connect(url, attempts=9).open()
+    async with serving(App(echo(), drain_timeout=0.0), port=int(url.rpartition(":")[2])):
+        await opening
+        assert (await client.send("hello")).text == "hello"
+        await client.close()

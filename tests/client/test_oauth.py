@@ -12,10 +12,19 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from dragoman.client import LoginPrompt, OAuth, StaticToken, Unreachable, oauth
 from dragoman.model.errors import Unauthenticated
-from dragoman.model.types import OAuth2SecurityScheme, OAuthFlows, PasswordOAuthFlow, SecurityScheme
+from dragoman.model.types import (
+    AgentSkill,
+    OAuth2SecurityScheme,
+    OAuthFlows,
+    PasswordOAuthFlow,
+    SecurityRequirement,
+    SecurityScheme,
+    StringList,
+)
 from tests.client.authorization_server import CLIENT, CODE, DEVICE, SECRET, Authority
 from tests.client.fake_user import Clock, Person, Watched, app, fields, robot, visit
 from tests.client.protected_agent import Guarded, calling, greeted, http, key
@@ -39,6 +48,18 @@ async def test_scopes_of_card_and_caller(authority: Authority, agent: Guarded) -
     agent.demand({"it": authority.scheme("client")}, {"it": ("talk",)})
     auth = robot(authority, scopes=("listen", "talk"))
     assert await greeted(agent, auth) == "robot:listen talk"
+
+
+async def test_scopes_of_a_skill(authority: Authority, agent: Guarded) -> None:
+    """If the card says what a skill needs, that counts, and not what it says of all skills."""
+    card = agent.demand({"it": authority.scheme("client")}, {"it": ("listen",)})
+    needs = (SecurityRequirement(schemes={"it": StringList(list=("talk",))}),)
+    skill = AgentSkill(id="say", name="Say", description="Says.", tags=())
+    agent.card = replace(card, skills=(replace(skill, security_requirements=needs), skill))
+    auth = robot(authority)
+    assert await greeted(agent, auth, scopes_for="say") == "robot:talk"
+    assert await greeted(agent, auth, scopes_for="other") == "robot:listen"
+    assert await greeted(agent, auth) == "robot:listen"
 
 
 async def test_an_authority_at_the_agents_own_address(authority: Authority, agent: Guarded) -> None:

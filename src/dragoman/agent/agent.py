@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
 from msgspec import Struct, to_builtins
@@ -141,6 +141,11 @@ class Agent:
         self.default: Handler | None = None
         self.extended = extended
         self.extend: Extended | None = None
+
+    def opened(self, app: Any) -> AbstractAsyncContextManager[Any]:
+        """What is open while an `App` runs this agent's turns: its lifespan. A subclass may open
+        more, such as agents of its own in the store of the App."""
+        return nullcontext() if self.lifespan is None else self.lifespan(self)
 
     def serve(self, **options: Unpack[ServeOptions]) -> None:
         """Serve this agent until Ctrl-C: see `dragoman.serve`."""

@@ -68,12 +68,14 @@ def show(arguments: Namespace, make: Make) -> int:
         row, task = admin.load(arguments.task)
         lines = admin.webhooks(row)
         value = admin.context_value(row)
-        events = admin.read(row) if arguments.events else ()
+        entries = list(admin.read(row)) if arguments.events or row.private else []
+        events, saved = entries if arguments.events else (), db_format.saved(entries)
         if arguments.json:
             found = {
                 "head": db_format.head(row),
                 "task": msgspec.to_builtins(task),
                 "webhooks": [db_format.webhook(line) for line in lines],
+                "saved": saved,
                 "context_value": msgspec.to_builtins(value),
             }
             if arguments.events:
@@ -82,6 +84,8 @@ def show(arguments: Namespace, make: Make) -> int:
             return 0
         for line in db_format.text(row, task, lines, value):
             print(line)
+        if saved is not None:
+            print(db_format.saved_text(saved))
         if arguments.events:
             print()
         for entry in events:

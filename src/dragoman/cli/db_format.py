@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from dragoman.model.types import (
     TaskArtifactUpdateEvent,
     TaskStatusUpdateEvent,
 )
+from dragoman.server.replay import SAVED
 from dragoman.stores.admin import SavedValue, Undelivered
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import MESSAGE, NOTIFICATION, TIME, WRITER
@@ -170,6 +172,22 @@ def text(
     if lines:
         yield ""
         yield webhooks(lines)
+
+
+def saved(entries: Iterable[Entry]) -> Any:
+    """Return the value that the handler saved last, such as the plan of an orchestrator; None if it
+    saved none."""
+    found = None
+    for each in entries:
+        if isinstance(each.event, Private) and each.event.kind == SAVED:
+            found = each.event.value
+    return None if found is None else msgspec.json.decode(found)
+
+
+def saved_text(value: Any) -> str:
+    """Format what the handler saved."""
+    first, *others = json.dumps(value, indent=2, ensure_ascii=False).splitlines()
+    return "\n".join(["", f"saved    {plain(first)}", *(f"{'':9}{plain(each)}" for each in others)])
 
 
 _AWAITED = {

@@ -62,6 +62,7 @@ def add(commands: Any) -> None:
         metavar="WORDS",
         help="a request that it is for, in the words of users; can be repeated (default: none)",
     )
+    _allow(one, "the card may name this private host or network, beside that of the URL")
 
     one = _command(
         inner,
@@ -75,14 +76,7 @@ def add(commands: Any) -> None:
         metavar="URL",
         help="the host of the catalog, whose well-known paths are read, or the URL of the catalog",
     )
-    one.add_argument(
-        "--allow",
-        action="append",
-        default=[],
-        metavar="HOST",
-        help="with --store, agents in the catalog may be at this private host or network; can be "
-        "repeated (default: none)",
-    )
+    _allow(one, "agents in the catalog may be at this private host or network")
 
     one = _command(inner, "list", "list entries", "", "--state pending --json")
     one.add_argument(
@@ -148,6 +142,7 @@ def add(commands: Any) -> None:
         "flight-booking --json",
     )
     _name(one)
+    _allow(one, "the card may name this private host or network")
 
     one = _command(
         inner,
@@ -216,8 +211,8 @@ def _serve(inner: Any) -> None:
         action="append",
         default=[],
         metavar="HOST",
-        help="announced agents may be at this private host or network; can be repeated (default: "
-        "the setting egress_allow)",
+        help="announced agents, and what cards name, may be at this private host or network; can "
+        "be repeated (default: the setting egress_allow)",
     )
     serve.add_argument(
         "--peer",
@@ -298,6 +293,16 @@ def _store(parser: Any, what: str) -> None:
         metavar=VALUES["store"],
         default=STORE,
         help=f"{what} (default: {STORE})",
+    )
+
+
+def _allow(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help=f"with --store, {what}; can be repeated (default: none)",
     )
 
 

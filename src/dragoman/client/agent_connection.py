@@ -49,6 +49,9 @@ from dragoman.telemetry import logs, otel
 
 T = TypeVar("T")
 
+FOR_A_CARD = 4
+"""How often to try to fetch a card, at most."""
+
 
 class AgentConnection:
     """The connection of a client to one agent. Each method but `open` needs an open connection."""
@@ -80,6 +83,7 @@ class AgentConnection:
             transport,
             headers=options.get("headers"),
             auth=options.get("auth", ()),
+            scopes_for=options.get("scopes_for", ""),
             trust=options.get("trust", ()),
             insecure=options.get("insecure", False),
             allow=options.get("allow", ()),
@@ -398,8 +402,9 @@ class AgentConnection:
     ) -> T:
         """Call `once` until it succeeds or the attempts are used up. Only for calls that may
         repeat."""
-        # Fewer attempts for a card, because its URL may be mistyped.
-        pauses = Pauses(self.attempts if call else min(self.attempts, 4))
+        # Fewer attempts for a card whose URL may be mistyped: nobody has seen an agent there.
+        known = call or self._approved is not None or self.cards.knows(self.target)
+        pauses = Pauses(self.attempts if known else min(self.attempts, FOR_A_CARD))
         while True:
             asked = self.interface if call else None
             try:

@@ -193,9 +193,12 @@ def required_schemes(card: AgentCard) -> str:
     return ", or ".join(ways)
 
 
-def choose(card: AgentCard, auth: Auth) -> dict[str, tuple[TokenProvider, tuple[str, ...]]]:
-    """Pick a credential for each scheme of the first alternative that can be met, with its scopes.
-    Raises CredentialsNotSent if there are credentials and none fits."""
+def choose(
+    card: AgentCard, auth: Auth, skill: str = ""
+) -> dict[str, tuple[TokenProvider, tuple[str, ...]]]:
+    """Pick a credential for each scheme of the first alternative that can be met, with its scopes:
+    those of this skill, if the card has some for it. Raises CredentialsNotSent if there are
+    credentials and none fits."""
     named = auth if isinstance(auth, Mapping) else {}
     loose = (
         [] if isinstance(auth, Mapping) else list(auth) if isinstance(auth, Sequence) else [auth]
@@ -217,9 +220,11 @@ def choose(card: AgentCard, auth: Auth) -> dict[str, tuple[TokenProvider, tuple[
         # A static token would fit, too, but a provider that can request one is better.
         return min(fitting, key=lambda one: not getattr(one, "bearing", False), default=None)
 
+    own = (each.security_requirements for each in card.skills if each.id == skill)
+    requirements = next(own, ()) or card.security_requirements
     ways = [
         {name: tuple(scopes.list) for name, scopes in requirement.schemes.items()}
-        for requirement in card.security_requirements
+        for requirement in requirements
     ]
     # If a card declares schemes but requires none, use the first that has a credential.
     ways += [{name: ()} for name in card.security_schemes if not ways]
@@ -257,6 +262,7 @@ class Guard:
         *,
         headers: Mapping[str, str] | None = None,
         auth: Auth = (),
+        scopes_for: str = "",
         trust: Iterable[str] = (),
         insecure: bool = False,
         allow: Sequence[str] = (),
@@ -266,6 +272,7 @@ class Guard:
         self._confined = False
         self._headers = {name.lower(): value for name, value in (headers or {}).items()}
         self._auth = auth
+        self._scopes_for = scopes_for
         self._origins = {origin(url) or url for url in trust}
         self._insecure = insecure
         given = auth.values() if isinstance(auth, Mapping) else auth
@@ -320,7 +327,7 @@ class Guard:
                 ),
                 provider,
             )
-            for name, (provider, scopes) in choose(card, self._auth).items()
+            for name, (provider, scopes) in choose(card, self._auth, self._scopes_for).items()
         ]
 
     def allowed_interfaces(self, interfaces: Collection[AgentInterface]) -> list[AgentInterface]:

@@ -128,6 +128,13 @@ class Cards:
             return await self._read(body, target, "")
         return await _first(target, self.get)
 
+    def knows(self, target: str | AgentCard) -> bool:
+        """Whether a card from there is in the cache, fresh or old."""
+        if isinstance(target, AgentCard):
+            return False
+        urls = (target, *(target.rstrip("/") + path for path in PATHS))
+        return any(url in self._card_cache.known for url in urls)
+
     async def fetch(self, target: str) -> Document:
         """Fetch the document in the same places, without checking it."""
         if "://" not in target:

@@ -21,6 +21,9 @@ class Options(TypedDict, total=False):
     """Headers of every request to the agent's origin. Other origins do not get them."""
     auth: Auth
     """Credentials for the card's security schemes: one, several, or a mapping by scheme name."""
+    scopes_for: str
+    """The id of a skill: tokens get the scopes that this skill needs. By default, they get those
+    that the card requires for all skills."""
     trust: Sequence[str]
     """Other origins that may receive the headers and credentials; `*` means any."""
     allow: Sequence[str]

@@ -116,7 +116,7 @@ class Call:
             if member is None:
                 why = f"{step.agent} is not there any more, or may not be used"
                 return Failed(step.name, why, goes_on=True)
-            async with self._team.client(member, self._turn) as client:
+            async with self._team.client(member, self._turn, step.skill) as client:
                 if why := self._team.objection(self._turn.caller, member, client):
                     return Failed(step.name, f"{step.agent} {why}", goes_on=True)
                 return await self._talk(client, member, note, show)
@@ -214,7 +214,7 @@ class Call:
         member = await self._team.member(self._turn.caller, step.address)
         if member is None or not step.task:
             raise InvalidPlan(f"the result of {step.name!r} is not available any more")
-        async with self._team.client(member, self._turn) as client:
+        async with self._team.client(member, self._turn, step.skill) as client:
             return Result(task=await client.task(step.task).get())
 
     async def _sent(self, client: Client, member: Member) -> str | None:

@@ -15,8 +15,6 @@ from dragoman.client import Client
 
 logger = logging.getLogger("dragoman")
 
-CANCELER = "canceler"
-"""The key of the agent."""
 DAY = 86400.0
 FIRST_PAUSE, LAST_PAUSE = 2.0, 900.0
 LIMIT = 10.0
@@ -25,9 +23,9 @@ ENDED = (-32001, -32002)
 """The codes of agents that have no such task, or have ended it."""
 
 
-def canceler(options: Callable[[str], Mapping[str, Any]]) -> Agent:
+def canceler(options: Callable[[str], Mapping[str, Any]], *, key: str) -> Agent:
     """The agent that cancels. `options` are those of a client for an address."""
-    agent = Agent("Canceler", key=CANCELER, description="Cancels tasks of other agents.")
+    agent = Agent("Canceler", key=key, description="Cancels tasks of other agents.")
 
     @agent.skill(durable=True, timeout=DAY + 3600)
     async def cancel(turn: Turn, tasks: list[RemoteTask], of: str) -> None:

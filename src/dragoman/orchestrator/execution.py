@@ -39,6 +39,7 @@ from dragoman.orchestrator.plan import (
     Waited,
     apply,
     begun,
+    closed,
 )
 from dragoman.orchestrator.team import Team, host_of
 from dragoman.prompt_safety import clean
@@ -60,6 +61,13 @@ class _Noted(Struct):
 
     event: Event
     logged: asyncio.Future[None] | None = None
+
+
+class _Happened(Struct, frozen=True):
+    """An event as it is logged, with its Unix time."""
+
+    event: Event
+    at: float
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -94,15 +102,26 @@ class Execution:
         self._ask_now = False
         self._pause = FIRST_SLEEP
         self._saved = 0
+        self._at = spent.began.timestamp()
+        """The time of the last thing that was logged: a clock that a replay does not change."""
 
-    def propose(self, steps: Sequence[PlanStep], *, replaces: bool = False) -> None:
-        """Add steps to the plan. They come from the log, or from the message."""
+    def propose(self, steps: Sequence[PlanStep], at: float, *, replaces: bool = False) -> None:
+        """Add steps to the plan. They come from the log, where they were written at this time."""
+        self._at = at
         if replaces and self.plan.version:
             self.spent.rounds += 1
         self.plan = apply(self.plan, Proposed(tuple(steps), replaces))
 
+    def refuse(self, why: str) -> None:
+        """Tell the planner why its proposal is refused."""
+        self.plan = replace(self.plan, refused=why)
+
+    def close(self) -> None:
+        """Nobody changes the plan any more."""
+        self.plan = closed(self.plan)
+
     async def run(self) -> Plan:
-        """Go on until no step can: all are done, failed or skipped."""
+        """Go on until no step can: what is not done or failed needs one that has failed."""
         try:
             while await self._advance():
                 pass
@@ -119,21 +138,22 @@ class Execution:
             self._ask_now = False
             await (self._ask_for_plan() if held else self._ask(asking))
         elif running:
-            event: Event = await self._turn.step("event", self._next, returns=Event)
-            await self._take(event)
+            happened: _Happened = await self._turn.step("event", self._next, returns=_Happened)
+            self._at = happened.at
+            await self._take(happened.event)
         return bool(running or asking or held)
 
     def _begin(self) -> None:
         """Let the steps begin that need nothing any more, and no approval."""
         why = self.spent.over
-        if why and not self.plan.stopped and self.plan.named("waiting"):
+        if why and not self.plan.stopped and self.plan.pending:
             self.plan = apply(self.plan, Stopped(why))
         held = self._held
         ready = [step for step in self.plan.ready if step not in held]
         left = self.spent.budget.calls - self.spent.calls
         ready = ready[: max(left, 0)]
         self.spent.calls += len(ready)
-        self.plan = begun(self.plan, ready)
+        self.plan = begun(self.plan, ready, self._at)
 
     @property
     def _asking(self) -> tuple[PlanStep, ...]:
@@ -148,7 +168,7 @@ class Execution:
         return [step for step in self.plan.ready if step.dangerous or self._rules.approve == "plan"]
 
     async def _take(self, event: Event) -> None:
-        self.plan = apply(self.plan, event)
+        self.plan = apply(self.plan, event, self._at)
         if isinstance(event, Waited):
             self._ask_now = event.asks
             if not event.asks:
@@ -158,15 +178,20 @@ class Execution:
         else:
             self._pause = FIRST_SLEEP
         if isinstance(event, Done | Failed | Asks | Uncertain):
-            self._calls.pop(event.step, None)
+            call = self._calls.pop(event.step, None)
+            if call is not None:
+                call.cancel()  # it goes on if its time was over
         if self._logged is not None:
             self._logged.set_result(None)
             self._logged = None
 
     # -- what happens: only while it happens, not when it is replayed
 
-    async def _next(self) -> Event:
+    async def _next(self) -> _Happened:
         """The next event. Meanwhile, the output of the agents is passed on."""
+        return _Happened(await self._event(), time.time())
+
+    async def _event(self) -> Event:
         if self._saved != self.plan.version:
             await self.save()
         for step in self.plan.named("running"):
@@ -181,16 +206,22 @@ class Execution:
                 if (event := self._late(quiet)) is not None:
                     return event
                 continue
-            if isinstance(item, _Noted):
+            if not isinstance(item, _Noted):
+                await self._turn.emit(item)
+                quiet = time.monotonic()
+            elif self._runs(item.event):
                 self._logged = item.logged
                 return item.event
-            await self._turn.emit(item)
-            quiet = time.monotonic()
+
+    def _runs(self, event: Any) -> bool:
+        """Whether an event is of a step that runs. A call whose time is over may say one more."""
+        return self.plan[event.step].state == "running"
 
     def _patience(self, quiet: float) -> float:
         """Seconds until something must be decided."""
         now = time.monotonic()
         limits = [quiet + self._rules.hold - now, self.spent.left(datetime.now(UTC))]
+        limits += [step.until - time.time() for step in self.plan.named("running")]
         if self._asking or self._held:
             self._question_since = self._question_since or now
             limits.append(self._question_since + self._rules.ask_after - now)
@@ -206,6 +237,9 @@ class Execution:
             if self.plan.stopped:
                 return Failed(running[0].name, "the time is over", goes_on=True)
             return Stopped("the time is over")
+        for step in self.plan.named("running"):
+            if time.time() >= step.until:
+                return _overdue(step)
         if not all(step.delivered for step in self.plan.named("running")):
             return None  # a message is on its way
         if self._question_since and now >= self._question_since + self._rules.ask_after:
@@ -279,8 +313,9 @@ class Execution:
         answer = await self._turn.ask_for(asked)
         if self._too_late(steps):
             return None
+        steps = self._in_time(steps)
         if direct and answer.text.strip().lower() == questions.BACK:
-            self.plan = apply(self.plan, _came_back(steps[0]))
+            self.plan = apply(self.plan, _came_back(steps[0]), self._at)
             return None
         found = questions.divided(answer, steps)
         if not found and self._model is not None and not self.spent.model_over:
@@ -294,7 +329,7 @@ class Execution:
         if step.state == "unknown":
             if not (isinstance(said, list) and questions.agrees(said)):
                 why = "it is not known whether the agent has got the message"
-                self.plan = apply(self.plan, Failed(step.name, why))
+                self.plan = apply(self.plan, Failed(step.name, why), self._at)
                 return
         else:
             self._said[step.name] = said
@@ -312,12 +347,14 @@ class Execution:
             "operation": step.question.operation,
         }
         text = questions.in_words(step, host)
-        if (approved := await self._granted(text, operation)) is not None:
+        approved = await self._granted(text, operation)
+        if self._in_time([step]) and approved is not None:
             self._reply(step, approved)
 
     async def _granted(self, text: str, operation: Any) -> bool | None:
         """Whether the client approves; None if it says something else."""
         await self._turn.ask_for(self._turn.require_auth(text, operation=operation))
+        self._at = self._turn.now().timestamp()
         if await self._turn.granted(operation):
             return True
         approval = self._turn.approval
@@ -327,7 +364,7 @@ class Execution:
         """Ask the client to approve the dangerous steps of this version of the plan, or all steps.
         Those that the client declines fail."""
         plan, self._question_since = self.plan, 0.0
-        waiting = plan.named("waiting")
+        waiting = plan.pending
         covered = [step for step in waiting if step.dangerous] or waiting
         listed = [
             {"step": step.name, "agent": step.agent, "skill": step.skill, "input": step.input}
@@ -342,14 +379,23 @@ class Execution:
                 if self.plan[step.name].state == "waiting":
                     self.plan = apply(self.plan, Failed(step.name, "the client did not approve it"))
 
+    def _in_time(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
+        """The steps that may go on. The others, which have taken longer than they may, fail."""
+        for step in steps:
+            if self._at >= step.until:
+                self.plan = apply(self.plan, _overdue(step), self._at)
+        return [step for step in steps if self._at < step.until]
+
     def _too_late(self, steps: Sequence[PlanStep]) -> bool:
         """Whether the time was over before the client answered. Then these steps fail."""
-        if self.spent.left(self._turn.now()) > 0:
+        now = self._turn.now()
+        self._at = now.timestamp()
+        if self.spent.left(now) > 0:
             return False
         why = "the time is over"
         self.plan = apply(self.plan, Stopped(why))
         for step in steps:
-            self.plan = apply(self.plan, Failed(step.name, why, goes_on=True))
+            self.plan = apply(self.plan, Failed(step.name, why, goes_on=True), self._at)
         return True
 
     async def _divided_by_model(
@@ -365,6 +411,11 @@ class Execution:
 
 def _size(value: Any) -> int:
     return len(msgspec.json.encode(value))
+
+
+def _overdue(step: PlanStep) -> Failed:
+    why = f"it has taken longer than its {step.seconds:g} seconds"
+    return Failed(step.name, why, goes_on=True)
 
 
 def _came_back(step: PlanStep) -> Failed:

@@ -148,7 +148,7 @@ class ModelLoop:
         replaces = decision.replaces  # once: the calls of one answer stand side by side
         for call, wanted in decision.steps.items():
             try:
-                begun[call] = self._propose(wanted, replaces=replaces)
+                begun[call] = self._propose(wanted, decision.at, replaces=replaces)
                 replaces = False
             except InvalidPlan as error:
                 refused = str(error)
@@ -161,12 +161,12 @@ class ModelLoop:
             shown = [self._result(plan[name], alone=len(names) == 1) for name in names]
             results[call] = "\n\n".join(shown)
         if decision.hand_off:
-            heard = await self._hand_off(*decision.hand_off)
+            heard = await self._hand_off(*decision.hand_off, decision.at)
             for each in decision.answer.calls:
                 results.setdefault(each.id, heard)
         return results
 
-    def _propose(self, wanted: list[tuple[Step, str]], *, replaces: bool) -> list[str]:
+    def _propose(self, wanted: list[tuple[Step, str]], at: float, *, replaces: bool) -> list[str]:
         execution = self._execution
         found = planned(
             [step for step, _ in wanted],
@@ -178,16 +178,17 @@ class ModelLoop:
         steps = [replace(step, address=addresses[step.name]) for step in found]
         execution.propose(
             [replace(step, dangerous=step.dangerous or self._dangerous(step)) for step in steps],
+            at,
             replaces=replaces,
         )
         return [step.name for step in steps]
 
-    async def _hand_off(self, agent: str, address: str) -> str:
+    async def _hand_off(self, agent: str, address: str, at: float) -> str:
         """Let an agent talk with the user, until its task ends or the user comes back."""
         name = f"hand-off-{self._execution.spent.model_calls}"
         step = Step(name, agent, input=self._turn.text)
         try:
-            self._propose([(step, address)], replaces=False)
+            self._propose([(step, address)], at, replaces=False)
         except InvalidPlan as error:
             return f"Error: {error}"
         self._execution.direct.add(name)

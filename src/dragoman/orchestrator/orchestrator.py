@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -13,7 +14,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, convert
@@ -23,16 +24,16 @@ from dragoman import A2AError, Agent, AgentError, App, RemoteTask, Turn, UserErr
 from dragoman.client import Client
 from dragoman.orchestrator.budget import Budget, Spent
 from dragoman.orchestrator.calls import LINEAGE, Scan
-from dragoman.orchestrator.canceler import CANCELER, cancel_later, canceler
+from dragoman.orchestrator.canceler import cancel_later, canceler
 from dragoman.orchestrator.execution import Execution, Rules
 from dragoman.orchestrator.function_model import FunctionModel
+from dragoman.orchestrator.inner_app import inner_app
 from dragoman.orchestrator.model import Model
-from dragoman.orchestrator.model_loop import ModelLoop
+from dragoman.orchestrator.model_loop import REFUSED, ModelLoop
 from dragoman.orchestrator.plan import InvalidPlan, Plan, PlanStep, Step, planned
 from dragoman.orchestrator.routing import Choice, route
 from dragoman.orchestrator.team import INSIDE, Eligible, Given, Member, Team, host_of
 from dragoman.orchestrator.tools import check_step
-from dragoman.security import Anonymous
 
 logger = logging.getLogger("dragoman")
 
@@ -40,7 +41,8 @@ Which: TypeAlias = Collection[str] | Callable[[PlanStep], bool]
 """Some steps: by the ids of their skills, `agent/skill`, or a function."""
 Planner: TypeAlias = Callable[..., Any]
 """`plan(turn, members)` returns steps. With a third parameter it is called again with the plan when
-nothing runs any more, until it returns no steps, or a text: the answer."""
+nothing runs any more, until it returns no steps, or a text: the answer. Its steps replace those
+that have not begun. If they are refused, `plan.refused` says why, and it is called again."""
 
 SOURCES = "urn:dragoman:sources:v1"
 """The key of the metadata of the final status: which agents the results come from."""
@@ -53,8 +55,12 @@ TRIES = 5
 class Proposal(Struct, frozen=True, omit_defaults=True):
     """What a plan function has returned."""
 
+    at: float
+    """When, as a Unix time."""
     steps: tuple[PlanStep, ...] = ()
     answer: str = ""
+    refused: str = ""
+    """Why its steps cannot be carried out."""
 
 
 class Orchestrator(Agent):
@@ -76,15 +82,13 @@ class Orchestrator(Agent):
         repeatable: Which = (),
         scan: Scan | None = None,
         budget: Budget | None = None,
-        local_store: str = "memory:",
         tags: Sequence[str] = ("orchestrator",),
         examples: Sequence[str] = (),
         **options: Any,
     ) -> None:
         """`dangerous` steps need the client's approval, with `approve="plan"` each plan does.
         `repeatable` steps may be done twice, if it is not known whether an agent has got a message.
-        Agents in this process keep their tasks in `local_store`. Other options are those of
-        `Agent`; `connections` has the credentials for the team."""
+        Other options are those of `Agent`; `connections` has the credentials for the team."""
         if approve not in ("", "plan"):
             raise AgentError("Orchestrator: approve must be empty or 'plan'")
         if plan is not None and model is not None:
@@ -92,17 +96,14 @@ class Orchestrator(Agent):
         given = tuple(agents)
         if not given:
             raise AgentError("Orchestrator: agents must not be empty")
-        lifespan = options.pop("lifespan", None)
         super().__init__(
             name,
             description=description or f"{name}: has other agents do the work.",
-            lifespan=self._with_team(lifespan),
             input_modes=options.pop("input_modes", ("text/plain", "application/json", "*/*")),
             **options,
         )
         self.team = Team(given, may=eligible, options=self.connection)
         """The agents that may be called."""
-        self._local_store = local_store
         self._inside: App | None = None
         """Serves the agents in this process, and the one that cancels tasks."""
         self._running: dict[str, Execution] = {}
@@ -124,22 +125,20 @@ class Orchestrator(Agent):
             timeout=self.budget.seconds + LATE,
         )(_Handler(self._work, self._cancel))
 
-    def _with_team(
-        self, lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None
-    ) -> Callable[[Agent], AbstractAsyncContextManager[Any]]:
-        @asynccontextmanager
-        async def whole(agent: Agent) -> AsyncIterator[Any]:
-            served = [*self.team.local, canceler(self.connection)]
-            async with AsyncExitStack() as stack:
-                # nobody else reaches these agents, so nobody needs to log in
-                app = App(
-                    *served, store=self._local_store, url=INSIDE.rstrip("/"), auth=[Anonymous()]
-                )
-                self._inside = await stack.enter_async_context(app)
-                stack.push_async_callback(self.team.close)
-                yield await stack.enter_async_context(lifespan(agent)) if lifespan else None
+    @asynccontextmanager
+    async def opened(self, app: App) -> AsyncIterator[Any]:
+        """See `Agent.opened`: also the agents of the team that run in this process."""
+        served = [*self.team.local, canceler(self.connection, key=self._canceler)]
+        async with AsyncExitStack() as stack:
+            inner = inner_app(app, self.key, served)
+            self._inside = await stack.enter_async_context(inner)
+            stack.push_async_callback(self.team.close)
+            yield await stack.enter_async_context(super().opened(app))
 
-        return whole
+    @property
+    def _canceler(self) -> str:
+        """The key of the agent that cancels tasks: other orchestrators use the same store."""
+        return f"{self.key}.canceler"
 
     def connection(self, address: str) -> Mapping[str, Any]:
         """See `Agent.connection`. Agents in this process are called without a network."""
@@ -163,6 +162,7 @@ class Orchestrator(Agent):
             broken = str(error)
         finally:
             self._running.pop(turn.task.id, None)
+        execution.close()
         await turn.step("save", execution.save, returns=type(None))
         if left := _going_on(execution.plan):
             await turn.step("abandon", self._abandon, turn, left, returns=type(None))
@@ -190,7 +190,7 @@ class Orchestrator(Agent):
         """Have these tasks of other agents canceled, also if that takes a day."""
         if not remotes:
             return
-        where = f"{INSIDE}{CANCELER}" if self.team.local else INSIDE
+        where = f"{INSIDE}{self._canceler}" if self.team.local else INSIDE
         try:
             async with Client.connect(where, **self.connection(INSIDE)) as client:
                 await cancel_later(client, remotes, turn.task.id)
@@ -216,7 +216,7 @@ class Orchestrator(Agent):
         return None if answer is None else ""
 
     async def _by_plan(self, turn: Turn, execution: Execution, planner: Planner) -> str:
-        again = len(inspect.signature(planner).parameters) > 2
+        again, refused = len(inspect.signature(planner).parameters) > 2, 0
         while True:
             plan = execution.plan
 
@@ -224,9 +224,15 @@ class Orchestrator(Agent):
                 return await self._proposed(turn, planner, plan, again)
 
             proposal: Proposal = await turn.step("plan", propose, returns=Proposal)
+            if proposal.refused:
+                refused += 1
+                if not again or refused > REFUSED:
+                    raise InvalidPlan(proposal.refused)
+                execution.refuse(proposal.refused)
+                continue
             if proposal.answer or not proposal.steps:
                 return proposal.answer
-            execution.propose(proposal.steps, replaces=True)
+            execution.propose(proposal.steps, proposal.at, replaces=True)
             await execution.run()
             if not again or execution.plan.stopped:
                 return ""
@@ -235,22 +241,25 @@ class Orchestrator(Agent):
         members = await self.team.members(turn.caller)
         found = planner(turn, members, plan) if again else planner(turn, members)
         found = await found if inspect.isawaitable(found) else found
+        now = time.time()
         if found is None or isinstance(found, str):
-            return Proposal(answer=found or "")
-        steps = [_with_agent(step, members) for step in found]
-        for step in steps:
-            check_step(step, members[step.agent])
-        checked = planned(steps, plan, most=self.budget.steps, replaces=True)
-        return Proposal(
-            tuple(
-                replace(
-                    step,
-                    address=members[step.agent].address,
-                    dangerous=step.dangerous or self._dangerous(step),
-                )
-                for step in checked
+            return Proposal(now, answer=found or "")
+        try:
+            steps = [_with_agent(step, members) for step in found]
+            for step in steps:
+                check_step(step, members[step.agent])
+            checked = planned(steps, plan, most=self.budget.steps, replaces=True)
+        except (InvalidPlan, A2AError) as error:
+            return Proposal(now, refused=str(error))
+        ready = [
+            replace(
+                step,
+                address=members[step.agent].address,
+                dangerous=step.dangerous or self._dangerous(step),
             )
-        )
+            for step in checked
+        ]
+        return Proposal(now, tuple(ready))
 
     async def _by_words(self, turn: Turn, execution: Execution) -> str:
         said = turn.message
@@ -271,7 +280,7 @@ class Orchestrator(Agent):
         except InvalidPlan as error:
             raise UserError(str(error)) from error
         step = replace(step, address=choice.address)
-        execution.propose([replace(step, dangerous=self._dangerous(step))])
+        execution.propose([replace(step, dangerous=self._dangerous(step))], choice.at)
         await execution.run()
         return ""
 

@@ -6,6 +6,7 @@ are logged, so a plan can be built again from its log after a crash.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,6 +52,8 @@ class Step(Struct, frozen=True):
     """The steps that must be done before. Those that `input` refers to are added."""
     dangerous: bool = False
     """The client must approve this step before it begins."""
+    seconds: float = 0.0
+    """How long the step may take, with the answers to its questions; 0: as long as the task."""
 
 
 class Outcome(Struct, frozen=True, omit_defaults=True):
@@ -87,6 +90,8 @@ class PlanStep(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """JSON; references are objects with the key `$from`."""
     needs: tuple[str, ...] = ()
     dangerous: bool = False
+    seconds: float = 0.0
+    """How long it may take; 0: as long as the task."""
     state: State = "waiting"
     sending: bool = False
     """A message is being sent to an agent that does not recognise repeated messages."""
@@ -99,11 +104,20 @@ class PlanStep(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many questions the step has asked."""
     messages: int = 0
     """How many messages were sent to the agent."""
+    began: float = 0.0
+    """When the first of them was due, as a Unix time."""
+    took: float = 0.0
+    """The seconds until it ended."""
     question: Question | None = None
     outcome: Outcome | None = None
     error: str = ""
     abandoned: bool = False
     """It has failed here, and the agent's task goes on."""
+
+    @property
+    def until(self) -> float:
+        """The Unix time at which it must have ended."""
+        return self.began + self.seconds if self.seconds else math.inf
 
     @property
     def goes_on(self) -> bool:
@@ -123,6 +137,8 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     """The version whose dangerous steps the client has approved."""
     stopped: str = ""
     """Why no further step may begin; empty if steps may."""
+    refused: str = ""
+    """Why the last proposal of the planner was refused."""
 
     def __getitem__(self, name: str) -> PlanStep:
         for step in self.steps:
@@ -133,6 +149,16 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     def named(self, *states: State) -> tuple[PlanStep, ...]:
         """The steps in these states."""
         return tuple(step for step in self.steps if step.state in states)
+
+    @property
+    def pending(self) -> tuple[PlanStep, ...]:
+        """The steps that have not begun, without those that need one that brings nothing."""
+        lost = {step.name for step in self.named("failed", "skipped")}
+        left = self.named("waiting")
+        while found := {step.name for step in left if lost.intersection(step.needs)}:
+            lost |= found
+            left = tuple(step for step in left if step.name not in lost)
+        return left
 
     @property
     def ready(self) -> tuple[PlanStep, ...]:
@@ -221,32 +247,46 @@ Event: TypeAlias = (
 )
 
 
-def apply(plan: Plan, event: Event) -> Plan:
-    """The plan after this event."""
+def apply(plan: Plan, event: Event, at: float = 0.0) -> Plan:
+    """The plan after this event, which happened at this Unix time. What needs a step that has
+    failed goes on waiting: the planner may change it, until `closed` skips it."""
     match event:
         case Proposed():
             kept = plan.steps
             if event.replaces:
                 kept = tuple(step for step in plan.steps if step.state != "waiting")
-            return replace(plan, version=plan.version + 1, steps=(*kept, *event.steps))
+            steps = (*kept, *event.steps)
+            return replace(plan, version=plan.version + 1, steps=steps, refused="")
         case Stopped():
-            stopped = replace(plan, stopped=event.why)
-            return _skip(stopped, {step.name for step in plan.named("waiting")})
+            return closed(replace(plan, stopped=event.why))
         case Waited():
             return plan
         case _:
             changed = _changed(plan[event.step], event)
+            if changed.began and changed.state in ("done", "failed"):
+                changed = replace(changed, took=max(at - changed.began, 0.0))
             steps = tuple(changed if step.name == event.step else step for step in plan.steps)
-            return _skip_needing(replace(plan, steps=steps))
+            return replace(plan, steps=steps)
 
 
-def begun(plan: Plan, steps: Iterable[PlanStep]) -> Plan:
-    """The plan when these steps have begun."""
+def begun(plan: Plan, steps: Iterable[PlanStep], at: float = 0.0) -> Plan:
+    """The plan when these steps have begun, at this Unix time."""
     names = {step.name for step in steps}
     return replace(
         plan,
         steps=tuple(
-            replace(step, state="running", messages=1) if step.name in names else step
+            replace(step, state="running", messages=1, began=at) if step.name in names else step
+            for step in plan.steps
+        ),
+    )
+
+
+def closed(plan: Plan) -> Plan:
+    """The plan when nobody changes it any more: what has not begun is skipped."""
+    return replace(
+        plan,
+        steps=tuple(
+            replace(step, state="skipped") if step.state == "waiting" else step
             for step in plan.steps
         ),
     )
@@ -294,25 +334,6 @@ def _changed(step: PlanStep, event: Event) -> PlanStep:
             raise AssertionError(event)
 
 
-def _skip(plan: Plan, names: set[str]) -> Plan:
-    return replace(
-        plan,
-        steps=tuple(
-            replace(step, state="skipped") if step.name in names else step for step in plan.steps
-        ),
-    )
-
-
-def _skip_needing(plan: Plan) -> Plan:
-    """Skip what needs a step that brings nothing."""
-    lost = {step.name for step in plan.named("failed", "skipped")}
-    while True:
-        more = {step.name for step in plan.named("waiting") if lost.intersection(step.needs)}
-        if not more:
-            return plan
-        plan, lost = _skip(plan, more), lost | more
-
-
 # ---- checks --------------------------------------------------------------------------------
 
 
@@ -337,6 +358,8 @@ def planned(
             )
         if taken[step.name.lower()] > 1:
             raise InvalidPlan(f"step {step.name!r}: another step has this name")
+        if not 0 <= step.seconds < math.inf:
+            raise InvalidPlan(f"step {step.name!r}: seconds must not be less than 0")
         needs = tuple(dict.fromkeys((*step.needs, *referred(step.input))))
         for need in needs:
             if need not in there and need not in names:
@@ -351,6 +374,7 @@ def planned(
                 input=as_json(step.input),
                 needs=needs,
                 dangerous=step.dangerous,
+                seconds=step.seconds,
             )
         )
     _check_order(found)

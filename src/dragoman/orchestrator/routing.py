@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ class Choice(Struct, frozen=True):
     step: Step | None = None
     address: str = ""
     question: str = ""
+    at: float = 0.0
+    """When the step was chosen, as a Unix time."""
 
 
 def route(words: Message, members: Iterable[Member], message: Message) -> Choice:
@@ -99,7 +102,7 @@ def _chosen(member: Member, skill: RemoteSkill, text: str, data: Any) -> Choice:
         skill=skill.id,
         input=said,
     )
-    return Choice(step, member.address)
+    return Choice(step, member.address, at=time.time())
 
 
 def _full(member: Member, skill: RemoteSkill) -> str:

@@ -44,8 +44,15 @@ FETCH = 10.0
 """Seconds that an agent has to show its card."""
 ATTEMPTS = 20
 """How often a call is tried that fails: an agent that is started again is back by then."""
+LOOKS = 4
+"""How often a card is asked for, before its agent is taken for absent."""
 AT_ONCE = 8
 """How many cards are fetched at the same time."""
+OVERDUE = 1.0
+"""Seconds to wait for new cards while there are older ones: one agent that hangs must not hold up
+the others."""
+FIRST_PAUSE, LAST_PAUSE = 0.5, 32.0
+"""Seconds between two looks for an agent that is away: about a minute in all."""
 CARD = 4000
 """The most characters of a card that a model gets to read."""
 
@@ -185,12 +192,15 @@ class Team:
         self._found: list[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]] = []
         self._seen: dict[Any, tuple[float, AgentCard, Mapping[str, RemoteSkill]]] = {}
         self._fresh = 0.0
-        self._lock = asyncio.Lock()
+        self._refreshing: asyncio.Task[None] | None = None
         self.absent: dict[str, str] = {}
         """The agents that cannot be called now, and why."""
 
     async def close(self) -> None:
         """Close the connections to agents and registries. The next call opens new ones."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.wait([self._refreshing])
         await self._connections.end()
         for each in self._given:
             if not isinstance(each, Client) and hasattr(each, "close"):
@@ -203,18 +213,31 @@ class Team:
 
     async def members(self, caller: Caller) -> dict[str, Member]:
         """The agents that this caller may use, by their names."""
-        async with self._lock:
-            if not self._found or time.monotonic() > self._fresh:
-                await self._refresh()
-        named = _named(self._found)
-        return {member.name: member for member in named if self.allows(caller, member)}
+        return {each.name: each for each in await self._every() if self.allows(caller, each)}
 
     async def member(self, caller: Caller, address: str) -> Member | None:
-        """The agent at this address; None if it is not there, or the caller may not use it."""
-        for member in (await self.members(caller)).values():
-            if member.address == address:
-                return member
-        return None
+        """The agent at this address; None if it is not in the team, or the caller may not use it.
+        If it could be one that is away, it is waited for."""
+        pause = FIRST_PAUSE
+        while True:
+            found = next((each for each in await self._every() if each.address == address), None)
+            if found is not None:
+                return found if self.allows(caller, found) else None
+            if not self.absent or pause > LAST_PAUSE:
+                return None
+            await asyncio.sleep(pause)
+            self._fresh, pause = 0.0, 2 * pause
+
+    async def _every(self) -> list[Member]:
+        """All agents of the team, by their newest cards."""
+        if not self._found or time.monotonic() > self._fresh:
+            running = self._refreshing
+            if running is None or running.done():
+                running = self._refreshing = asyncio.create_task(self._refresh())
+            done, _ = await asyncio.wait([running], timeout=OVERDUE if self._found else None)
+            for task in done:
+                task.result()
+        return _named(self._found)
 
     def allows(self, caller: Caller, member: Member) -> bool:
         """Whether a caller may use an agent."""
@@ -242,8 +265,9 @@ class Team:
         return "" if self.allows(caller, now) else "may not be used any more"
 
     @asynccontextmanager
-    async def client(self, member: Member, turn: Turn) -> AsyncIterator[Client]:
-        """A client for an agent that works on behalf of a turn."""
+    async def client(self, member: Member, turn: Turn, skill: str = "") -> AsyncIterator[Client]:
+        """A client for an agent that works on behalf of a turn. Its tokens have the scopes of this
+        skill."""
         target = member.target
         if isinstance(target, Client):
             yield target
@@ -252,12 +276,14 @@ class Team:
             target = inside(target)
         through = None if member.local else self._connections
         options = self._client_options(target)
+        options["scopes_for"] = skill
         async with turn.connect(target, transport=through, **options) as client:
             yield client
 
     # -- cards
 
     async def _refresh(self) -> None:
+        self.absent.clear()
         targets = await self._targets()
         limit = asyncio.Semaphore(AT_ONCE)
 
@@ -265,7 +291,6 @@ class Team:
             async with limit:
                 return await self._look(target)
 
-        self.absent.clear()
         found = await asyncio.gather(*map(look, targets))
         self._found = [each for each in found if each is not None]
         self._fresh = time.monotonic() + (AGE if self._found else 1.0)
@@ -315,7 +340,9 @@ class Team:
             return target.card, target.skills
         if isinstance(target, Agent):
             target = inside(target)
-        async with Client.connect(target, **self._client_options(target)) as client:
+        options = self._client_options(target)
+        options["attempts"] = LOOKS
+        async with Client.connect(target, **options) as client:
             return client.card, client.skills
 
     def _client_options(self, target: Any) -> Options:

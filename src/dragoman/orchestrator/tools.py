@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,8 @@ class Decision(Struct, frozen=True, omit_defaults=True):
     """What a model has decided: the steps that it wants, by the calls of its tools."""
 
     answer: ModelAnswer
+    at: float
+    """When, as a Unix time."""
     steps: dict[str, list[tuple[Step, str]]] = {}
     """For each call, its steps, each with the address of its agent."""
     results: dict[str, str] = {}
@@ -158,7 +161,8 @@ class Kit:
                 results[call.id] = f"Error: {why}"
                 if call.name == PLAN:
                     refused = clean(str(error), ERROR)
-        return _bounded(Decision(answer, steps, results, replaces, refused, hand_off))
+        now = time.time()
+        return _bounded(Decision(answer, now, steps, results, replaces, refused, hand_off))
 
     def _called(self, call: ToolCall, arguments: dict[str, Any], number: str) -> tuple[Step, str]:
         if call.name == SEND:
@@ -276,7 +280,8 @@ def _bounded(decision: Decision) -> Decision:
     calls = [replace(call, name=call.name[:64], arguments="{}") for call in decision.answer.calls]
     answer = replace(decision.answer, text=clean(decision.answer.text, SHORT), calls=tuple(calls))
     why = "Error: the calls are too large; make fewer, or shorter ones"
-    return Decision(answer, results={call.id: why for call in calls}, refused=decision.refused)
+    results = {call.id: why for call in calls}
+    return Decision(answer, decision.at, results=results, refused=decision.refused)
 
 
 def _arguments(call: ToolCall) -> dict[str, Any]:

@@ -47,6 +47,7 @@ from dragoman.registry.entries import (
 from dragoman.registry.import_catalog import Imported
 from dragoman.registry.operations import Details
 from dragoman.registry.routes import Addition, Announcement, Approval, ForeignCatalog
+from dragoman.security.client_network import loopback
 
 T = TypeVar("T")
 
@@ -54,7 +55,6 @@ LARGEST = 64 << 20
 """The most bytes of a response."""
 ERROR = 1000
 """The most characters of an error of the registry that are shown."""
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 METADATA = "/.well-known/oauth-protected-resource"
 DISCOVERY = "/.well-known/openid-configuration"
@@ -94,7 +94,7 @@ class Registry:
                 f"{url!r} is not the URL of a registry, such as https://agents.example"
             )
         if (auth or headers) and not (
-            insecure or parts.scheme == "https" or parts.hostname in LOOPBACK
+            insecure or parts.scheme == "https" or loopback(parts.hostname)
         ):
             raise CredentialsNotSent(
                 f"credentials are not sent over plain HTTP (to {url}); use https, or insecure=True "

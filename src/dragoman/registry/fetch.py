@@ -1,7 +1,7 @@
 """Fetches the card of an agent: from where, over which addresses, and whether it may be used.
 
 An address that the operator typed may be private. Any other must be public, or on the allow list,
-and so must the addresses on the card that is found there.
+and so must the addresses on each card, unless they are at the host that the operator typed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from dragoman.client import (
 )
 from dragoman.conformance.card import check
 from dragoman.registry.entries import CardVersion, RegistryError, now
-from dragoman.security.address_policy import EgressRefused
+from dragoman.security.address_policy import EgressRefused, Target, parse
+from dragoman.security.client_network import loopback
 from dragoman.security.egress import Egress, EgressResponse, EgressUnreachable
 
 LARGEST = (1 << 20) + 1
@@ -71,12 +72,13 @@ class Fetcher:
         try:
             async with asyncio.timeout(self._timeout):
                 found = await fetch_card(url, transport)
-                for each in found.card.supported_interfaces if not typed else ():
-                    await self._admit(each.url)
+                for each in found.card.supported_interfaces:
+                    await self._admit(each.url, url if typed else "")
         except EgressRefused as error:
+            more = "" if typed else ", or add the address yourself"
             raise FetchFailed(
-                f"{url} must not be fetched: {error}; to permit it, start the registry with "
-                "--allow and the host, or add the address yourself"
+                f"{url} must not be used: {error}; to permit it, give --allow with the host to "
+                f"the registry{more}"
             ) from None
         except Unverified as error:
             raise FetchFailed(f"{url}: the signatures of its card are not valid: {error}") from None
@@ -88,15 +90,21 @@ class Fetcher:
             raise FetchFailed(f"there is no usable card at {url}: {error}") from None
         return version(found)
 
-    async def _admit(self, url: str) -> None:
-        """Raise EgressRefused if an address on a card leads where this registry does not go."""
-        where = url if "://" in url else f"https://{url}"
-        for scheme, other in (("grpcs://", "https://"), ("grpc://", "https://")):
-            where = where.replace(scheme, other) if where.startswith(scheme) else where
+    async def _admit(self, url: str, typed: str) -> None:
+        """Raise EgressRefused if an address on a card leads where this registry does not go. The
+        host of `typed` is the operator's word."""
+        _, mark, rest = url.partition("://")
+        where = f"https://{rest if mark else url}" if not url.startswith("http://") else url
         try:
-            await self._egress.check(where)
+            if not (typed and _same_host(parse(where), parse(typed))):
+                await self._egress.check(where)
         except EgressRefused as error:
             raise EgressRefused(f"its card names {url[:200]}, and {error}") from None
+
+
+def _same_host(one: Target, other: Target) -> bool:
+    """Whether two addresses are on the same machine, as far as their names say so."""
+    return one.host == other.host or (loopback(one.host) and loopback(other.host))
 
 
 def version(found: FetchedCard) -> CardVersion:

@@ -596,8 +596,7 @@ class App:
         if base := self.settings.url.rstrip("/"):
             worker.addresses = {key: base + each.prefix for key, each in self.endpoints.items()}
         for key, agent in self.agents.items():
-            if agent.lifespan is not None:
-                worker.states[key] = await stack.enter_async_context(agent.lifespan(agent))
+            worker.states[key] = await stack.enter_async_context(agent.opened(self))
         return worker
 
     def _look_out(self) -> Monitoring:

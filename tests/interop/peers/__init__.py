@@ -48,6 +48,7 @@ FILES = {
     "javascript-0.3": "older.mjs",
     "fasta2a": "fasta.py",
     "python-a2a": "pythona2a.py",
+    "executors-adk": "adk.py",  # no desk: it gives back what it is told
 }
 
 
@@ -140,7 +141,8 @@ def _command(name: str) -> tuple[list[str], Path]:
     script = str(HERE / FILES[name])
     if name in environments.NODE:
         return ["node", script], environments.node(name)
-    python = environments.python(name) if name in environments.PYTHON else sys.executable
+    own = name in environments.PYTHON or name in environments.OTHERS
+    python = environments.python(name) if own else sys.executable
     return [str(python), script], HERE
 
 

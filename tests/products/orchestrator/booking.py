@@ -1,5 +1,6 @@
-"""The booking story as processes: flight, hotel, and an orchestrator, which kills itself where its
-environment says so, see `tests/faults/crash/durable_agent.py`. Each booking is a line of a file."""
+"""The booking story as processes: flight, hotel, and an orchestrator, which finds them in a
+registry. It kills itself where its environment says so, see `tests/faults/crash/durable_agent.py`.
+Each booking is a line of a file."""
 
 from __future__ import annotations
 
@@ -11,11 +12,10 @@ from typing import Any
 
 from dragoman import Agent, Turn
 from dragoman.orchestrator import ChatModel, Member, Orchestrator, Ref, Step
-from tests.faults.crash import durable_agent  # it watches the store, if the environment says so
+from dragoman.registry import Registry
+from tests.faults.crash import durable_agent  # noqa: F401 - it watches the store, if told so
 
-BOOKED, FLIGHT, HOTEL, CAR, MODEL = (
-    *("TEST_BOOKED", "TEST_FLIGHT", "TEST_HOTEL", "TEST_CAR", "TEST_MODEL"),
-)
+BOOKED, REGISTRY, CAR, MODEL = "TEST_BOOKED", "TEST_REGISTRY", "TEST_CAR", "TEST_MODEL"
 PAUSE = "TEST_PAUSE"
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 DATES = "2026-08-10 to 2026-08-15"
@@ -33,7 +33,7 @@ hotel = Agent("Hotel", description="Books hotels.")
 letters = Agent("Letters", description="Writes letters. It is in the orchestrator's process.")
 
 
-@flight.skill(durable=True, tags=["flight"])
+@flight.skill(durable=True, tags=["travel"])
 async def book_flight(turn: Turn) -> str:
     """Books a flight; asks for the dates."""
     dates = DATE.findall(turn.text)
@@ -44,7 +44,7 @@ async def book_flight(turn: Turn) -> str:
     return str(await turn.step("book", book, f"flight {' '.join(dates[:2])}"))
 
 
-@hotel.skill(durable=True, tags=["hotel"])
+@hotel.skill(durable=True, tags=["travel"])
 async def book_hotel(turn: Turn, city: str, nights: int) -> dict[str, str]:
     """Books a room."""
     await turn.emit(turn.working(f"Asking hotels in {city}"))
@@ -74,12 +74,12 @@ def plan(turn: Turn, members: Mapping[str, Member]) -> list[Step]:
 
 def desk() -> Orchestrator:
     """The orchestrator: with a model if the environment names one."""
-    team: list[Any] = [os.environ[name] for name in (FLIGHT, HOTEL, CAR) if os.environ.get(name)]
+    team: list[Any] = [Registry(os.environ[REGISTRY]).query(tags=["travel"])]
+    team += [os.environ[CAR]] if os.environ.get(CAR) else []
     url = os.environ.get(MODEL)
     way: dict[str, Any] = {"model": ChatModel(url, "m")} if url else {"plan": plan}
-    local = f"sqlite:///{os.environ[durable_agent.FOLDER]}/local.db"
-    return Orchestrator("Travel Desk", agents=[*team, letters], local_store=local, **way)
+    return Orchestrator("Travel Desk", agents=[*team, letters], **way)
 
 
-if FLIGHT in os.environ:
+if REGISTRY in os.environ:
     travel = desk()

@@ -103,7 +103,7 @@ async def test_an_agent_that_is_down_is_canceled_when_it_is_back(
     monkeypatch.setattr("dragoman.orchestrator.canceler.FIRST_PAUSE", 0.2)
     monkeypatch.setattr("dragoman.orchestrator.canceler.LIMIT", 1.0)
     flight = Worker("Flight")
-    local = f"sqlite:///{tmp_path / 'local.db'}"
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
     down = asyncio.Event()
 
     async with AsyncExitStack() as stack:
@@ -112,7 +112,7 @@ async def test_an_agent_that_is_down_is_canceled_when_it_is_back(
 
         def travel() -> Orchestrator:
             plan = steps(Step("out", "flight", input="gate"))
-            return Orchestrator("Desk", agents=[url], plan=plan, local_store=local)
+            return Orchestrator("Desk", agents=[url], plan=plan)
 
         app = flight.app
 
@@ -121,7 +121,7 @@ async def test_an_agent_that_is_down_is_canceled_when_it_is_back(
                 raise ConnectionError("the line is dead")
             await app(scope, receive, send)
 
-        async with office(travel()) as client:
+        async with office(travel(), store=store) as client:
             task = await begun(client, "go")
             await flight.reached.wait()
             await asyncio.sleep(0.1)
@@ -131,7 +131,7 @@ async def test_an_agent_that_is_down_is_canceled_when_it_is_back(
         assert not flight.canceled.is_set()
         down.clear()
         flight.app = app
-        async with office(travel()):
+        async with office(travel(), store=store):
             await flight.canceled.wait()
 
 

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 from dragoman.orchestrator.questions import QUESTIONS
+from dragoman.registry import Registry
 from tests.faults.crash.checker import ENDS
 from tests.faults.crash.durable_history import ASKS, History, ended, forking, kills, points
 from tests.faults.crash.load import Down
 from tests.faults.crash.server_process import Served
 from tests.harness.remote_agents import Reference
 from tests.harness.scale import SCALE, SOAK, say
-from tests.products.orchestrator.booking import BOOKED, CAR, DATES, FLIGHT, HOTEL, MODEL, PAUSE
+from tests.products.orchestrator.booking import BOOKED, CAR, DATES, MODEL, PAUSE, REGISTRY
 from tests.products.orchestrator.chat_server import Call, Request, serving
 from tests.products.orchestrator.chat_server import say as says
 
@@ -131,8 +132,17 @@ class Desk(History):
             self.asked += asked
 
 
+class Place(Served):
+    """`dragoman registry serve`."""
+
+    def command(self) -> list[str]:
+        """See `Served.command`."""
+        store = f"sqlite:///{self.folder / 'agents.db'}"
+        return ["registry", "serve", "--port", str(self.port), "--store", store]
+
+
 class Story:
-    """Flight and hotel as processes, and the folder of one test."""
+    """Registry, flight and hotel as processes, and the folder of one test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -148,20 +158,17 @@ class Story:
         self.forks = await forking()
         self.stack.push_async_callback(ended, self.forks)
         self.processes: dict[str, Served] = {}
-        found = {}
-        for name, variable in (("flight", FLIGHT), ("hotel", HOTEL)):
+        for name in ("registry", "flight", "hotel"):
             folder = self.folder / name
             folder.mkdir()
-            served = Served(
-                folder,
-                agent=f"{MODULE}:{name}",
-                **self.environment,
-            )
-            await self.stack.enter_async_context(served)
-            self.processes[name] = served
-            found[variable] = served.url
+            kind = Place if name == "registry" else Served
+            served = kind(folder, agent=f"{MODULE}:{name}", **self.environment)
+            self.processes[name] = await self.stack.enter_async_context(served)
         await asyncio.gather(*(served.start() for served in self.processes.values()))
-        self.environment |= found
+        async with Registry(self.processes["registry"].url) as registry:
+            for name in ("flight", "hotel"):
+                await registry.add(self.processes[name].url, approve=True)
+        self.environment[REGISTRY] = registry.url
 
     async def __aexit__(self, *error: Any) -> None:
         await self.stack.__aexit__(*error)

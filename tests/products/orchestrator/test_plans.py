@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman import TaskState, Turn
+from dragoman.cli import main
 from dragoman.orchestrator import Plan, Ref, Step
 from tests.products.orchestrator.office import (
     Worker,
@@ -150,12 +153,146 @@ async def test_the_planner_goes_on_after_a_failure(flight: Worker, hotel: Worker
         result = await client.send("go")
     assert seen == [
         {},
-        {"first": "failed", "then": "skipped"},
-        {"first": "failed", "then": "skipped", "again": "done"},
+        {"first": "failed", "then": "waiting"},
+        {"first": "failed", "again": "done"},
     ]
     assert result.state is DONE
     assert said(result) == "A train, then."
     assert hotel.heard == ["instead"]
+
+
+async def test_the_planner_changes_what_has_not_begun(flight: Worker, hotel: Worker) -> None:
+    """What needs a failed step waits for the planner; the new plan takes its place."""
+
+    def plan(turn: Turn, members: Any, plan: Plan) -> Any:
+        if not plan.steps:
+            return [
+                Step("seat", "flight", input="fail"),
+                Step("room", "hotel", input="a room"),
+                Step("letter", "hotel", input=Ref("seat", "text")),
+                Step("stamp", "hotel", needs=("letter",)),
+            ]
+        if plan.version == 1:
+            assert plan.named("waiting") == (plan["letter"], plan["stamp"])
+            assert plan.pending == ()
+            return [Step("letter", "hotel", input="no seat")]
+        return None
+
+    async with office(planning([flight, hotel], plan)) as client:
+        result = await client.send("go")
+    assert sources(result) == {"seat": "failed", "room": "done", "letter": "done"}
+    assert sorted(hotel.heard) == ["a room", "no seat"]
+
+
+async def test_a_refused_plan_comes_back_with_the_reason(flight: Worker) -> None:
+    refusals: list[str] = []
+
+    def plan(turn: Turn, members: Any, plan: Plan) -> Any:
+        if plan.steps:
+            assert plan.refused == ""
+            return None
+        refusals.append(plan.refused)
+        agent = "flight" if len(refusals) == 3 else "nobody"
+        return [Step("a", agent, input="x")]
+
+    async with office(planning([flight], plan)) as client:
+        result = await client.send("go")
+    assert result.state is DONE, said(result)
+    why = "step 'a': there is no agent 'nobody'; the agents are: flight"
+    assert refusals == ["", why, why]
+
+
+async def test_the_third_refusal_ends_the_task(flight: Worker) -> None:
+    asked: list[str] = []
+
+    def plan(turn: Turn, members: Any, plan: Plan) -> Any:
+        asked.append(plan.refused)
+        return [Step("a", "nobody")]
+
+    async with office(planning([flight], plan)) as client:
+        result = await client.send("go")
+    assert result.state is FAILED
+    assert len(asked) == 3
+    assert flight.heard == []
+
+
+async def test_a_step_that_takes_longer_than_it_may(flight: Worker, hotel: Worker) -> None:
+    def plan(turn: Turn, members: Any) -> list[Step]:
+        return [
+            Step("slow", "flight", input="gate", seconds=0.3),
+            Step("quick", "hotel", input="x", seconds=60),
+            Step("after", "hotel", input="y", needs=("slow",)),
+        ]
+
+    travel = planning([flight, hotel], plan)
+    async with office(travel) as client:
+        result = await client.send("go")
+        assert sources(result) == {"slow": "failed", "quick": "done", "after": "skipped"}
+        assert "slow (flight, in this process): failed: it has taken longer than its 0.3 s" in said(
+            result
+        )
+        await flight.canceled.wait()
+    assert hotel.heard == ["x"]
+
+
+async def test_an_answer_that_comes_too_late_for_its_step(flight: Worker) -> None:
+    def plan(turn: Turn, members: Any) -> list[Step]:
+        return [Step("out", "flight", input="ask", seconds=0.3)]
+
+    async with office(planning([flight], plan)) as client:
+        asked = await client.send("go")
+        assert asked.task is not None
+        await asyncio.sleep(0.35)
+        result = await client.task(asked.task.id).reply("Monday")
+    assert result.state is FAILED
+    assert "it has taken longer" in said(result)
+    assert flight.heard == ["ask"]
+
+
+async def test_what_a_step_has_cost_is_in_the_plan(flight: Worker) -> None:
+    plans: list[Plan] = []
+
+    def plan(turn: Turn, members: Any, plan: Plan) -> Any:
+        plans.append(plan)
+        return None if plan.steps else [Step("out", "flight", input="ask")]
+
+    async with office(planning([flight], plan)) as client:
+        asked = await client.send("go")
+        assert asked.task is not None
+        await asyncio.sleep(0.2)
+        await client.task(asked.task.id).reply("Monday")
+    step = plans[-1]["out"]
+    assert (step.messages, step.asked) == (2, 1)
+    assert 0.2 < step.took < 20
+
+
+async def test_operators_see_the_plan(
+    flight: Worker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
+    plan = [Step("out", "flight", input="data"), Step("after", "flight", needs=("out",))]
+    async with office(planning([flight], lambda turn, members: plan), store=store) as client:
+        task = (await client.send("go")).task
+    assert task is not None
+    assert main(["db", "show", task.id, "--store", store, "--json"]) == 0
+    saved = json.loads(capsys.readouterr().out)["saved"]
+    assert saved["version"] == 1
+    assert [(each["name"], each["state"]) for each in saved["steps"]] == [
+        ("out", "done"),
+        ("after", "done"),
+    ]
+    assert saved["steps"][0]["outcome"]["data"]["reference"] == "FL-1"
+    assert main(["db", "show", task.id, "--store", store]) == 0
+    assert '"reference": "FL-1"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])
+async def test_a_time_that_is_none(flight: Worker, seconds: float) -> None:
+    plan = [Step("out", "flight", input="x", seconds=seconds)]
+    async with office(planning([flight], lambda turn, members: plan)) as client:
+        result = await client.send("go")
+    assert result.state is FAILED
+    assert flight.heard == []
 
 
 async def test_a_failure_that_no_planner_mends_fails_the_task(flight: Worker) -> None:

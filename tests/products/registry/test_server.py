@@ -461,7 +461,7 @@ async def test_announcements_that_lead_to_private_addresses(tmp_path: Path) -> N
     desk = Desk()
     async with opened(tmp_path) as client, desk.shows() as url:
         for where in (url, f"http://localhost:{desk.port}", "https://10.0.0.7", "http://[::1]:1"):
-            with pytest.raises(RegistryError, match="must not be fetched"):
+            with pytest.raises(RegistryError, match="must not be used"):
                 await client.announce(where)
         assert not await states(client)
 
@@ -476,6 +476,38 @@ async def test_a_public_card_that_names_private_addresses(tmp_path: Path) -> Non
         with pytest.raises(RegistryError, match=r"its card names http://127\.0\.0\.2:9"):
             await client.announce(url)
         assert not await states(client)
+
+
+async def test_a_card_that_names_another_private_host(tmp_path: Path) -> None:
+    """The operator has typed one address, not what the card there says."""
+    desk = Desk()
+    async with opened(tmp_path) as client, desk.shows(url="http://10.0.0.7") as url:
+        with pytest.raises(RegistryError, match=r"its card names http://10\.0\.0\.7.*--allow"):
+            await client.add(url, approve=True)
+        assert not await states(client)
+    async with opened(tmp_path, allow=["10.0.0.7"]) as client, desk.shows(url="http://10.0.0.7"):
+        assert (await client.add(url)).entry.state == "pending"
+
+
+async def test_a_card_may_name_other_ports_of_the_typed_host(tmp_path: Path) -> None:
+    desk = Desk()
+    async with opened(tmp_path) as client, desk.shows(url="http://localhost:9") as url:
+        assert (await client.add(url)).entry.state == "pending"
+
+
+async def test_a_known_agent_whose_card_leads_inside_keeps_its_approved_card(
+    tmp_path: Path,
+) -> None:
+    desk = Desk()
+    async with opened(tmp_path, accept=["*"]) as client:
+        async with desk.shows() as url:
+            await client.add(url, approve=True, alias="desk")
+        async with desk.shows(url="http://10.0.0.7"):
+            with pytest.raises(RegistryError, match="must not be used"):
+                await client.refresh("desk")
+            entry = (await client.details("desk")).entry
+            assert (entry.state, entry.health.ok) == ("approved", False)
+            assert entry.card.supported_interfaces[0].url.startswith(url)
 
 
 async def test_squatting_names(tmp_path: Path) -> None:
