@@ -110,6 +110,20 @@ def value(
     return {**about, "version": 3, "saver": "t:1", "body": body, **more}
 
 
+def reservation(
+    value: bytes = b"v",
+    *,
+    space: str = "s",
+    key: str = "k",
+    expires: float | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """A reservation as it is exported."""
+    body = base64.b64encode(value).decode()
+    about = {"format": 2, "kind": "reservation", "space": space, "key": key}
+    return {**about, "body": body, "expires": expires, **more}
+
+
 def hook(
     task: str, id: str = "w", *, url: str = "https://hook.example/s3cret?t=s3cret", **more: Any
 ):

@@ -20,7 +20,18 @@ from dragoman.model.events import CancelRequested, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import Message, Part, Role, Task, TaskState, TaskStatus
 from dragoman.stores.codec import encode, keep
-from tests.cli.filled_stores import BOTH, execute, hook, ids, line, seed, sound, url, value
+from tests.cli.filled_stores import (
+    BOTH,
+    execute,
+    hook,
+    ids,
+    line,
+    reservation,
+    seed,
+    sound,
+    url,
+    value,
+)
 from tests.harness.stores import database
 
 FILE, DATABASE = "sqlite", "postgres"
@@ -59,6 +70,11 @@ def of_context(name: str, value: str, words: str, only: str = "") -> Damage:
     return Damage(
         f"context_value.{name}", f"UPDATE context_value SET {name} = {value}", words, only
     )
+
+
+def of_reservation(name: str, value: str, words: str, only: str = "") -> Damage:
+    """A value of a reservation."""
+    return Damage(f"reservation.{name}", f"UPDATE reservation SET {name} = {value}", words, only)
 
 
 NO_TASK = " has no task"
@@ -193,6 +209,20 @@ DAMAGES = [
     of_context("body", "x'78'", ": it cannot be read: "),
     of_context("body", "x'22ff22'", ": it cannot be read: "),
     of_context("body", f"x'{b'sealed:v1:'.hex()}'", ": it is encrypted, and damaged"),
+    # -- reservations
+    of_reservation("space", "''", "the reservation '' 'k': its space must not be empty"),
+    of_reservation("space", GARBLED, "its space is not valid Unicode", FILE),
+    of_reservation("key", "''", "the reservation 's' '': its key must not be empty"),
+    of_reservation("key", "printf('%600d', 1)", "its key is longer than 512 bytes", FILE),
+    of_reservation("key", "repeat('o', 600)", "its key is longer than 512 bytes", DATABASE),
+    of_reservation("key", GARBLED, "its key is not valid Unicode", FILE),
+    of_reservation("body", "x'78'", "its value cannot be read: "),
+    of_reservation("body", "x'ff'", "its value cannot be read: "),
+    of_reservation("body", f"x'{b'sealed:v1:'.hex()}'", "its value is encrypted, and damaged"),
+    of_reservation("body", f"x'{b'AAAA'.hex() * 22000}'", "its value has more than 65536 bytes"),
+    of_reservation("expires", "-5", "its time is not valid: -5"),
+    of_reservation("expires", "9e999", "its time is not valid: inf", FILE),
+    of_reservation("expires", "'NaN'", "its time is not valid: nan", DATABASE),
     # -- receipts
     Damage("receipt.scope", "UPDATE receipt SET scope = 77", "belongs to another owner", FILE),
     Damage("receipt.agent", "UPDATE receipt SET agent = 'x'", "belongs to another owner", DATABASE),
@@ -269,7 +299,7 @@ def filled(here: Path) -> None:
     canceled["canceled"] = canceled["entries"][1]["body"]["statusUpdate"]
     asked = json.loads(encode(CancelRequested(caller=Caller(), at=at)))
     canceled["entries"].insert(1, {"turn": 0, "kind": "cancel", "body": asked})
-    seed(here, line("e"), task, canceled, value())
+    seed(here, line("e"), task, canceled, value(), reservation())
     first = Received(
         message=Message(
             message_id="m",
@@ -302,7 +332,7 @@ def change(here: Path, sql: str) -> None:
 
 TABLES = (
     *("about", "task", "entry", "snapshot", "receipt", "line", "tally", "message"),
-    "context_value",
+    *("context_value", "reservation"),
 )
 _files: list[bytes] = []
 _databases: list[str] = []

@@ -22,6 +22,7 @@ from tests.cli.filled_stores import (
     hook,
     ids,
     line,
+    reservation,
     seed,
     sound,
     total,
@@ -397,3 +398,120 @@ def test_a_task_that_comes_back_in_another_context_takes_no_value_along(
     assert db("import", "x.jsonl", "--replace").status == 0
     assert execute(here, "SELECT count(*) FROM context_value") == [(0,)]
     sound(here)
+
+
+# ---- reservations -------------------------------------------------------------------------------
+
+
+@BOTH
+def test_reservations_are_exported_last(here: Path, db: Any) -> None:
+    later = time.time() + 600
+    seed(
+        here,
+        line("a", age=DAY),
+        value(),
+        reservation(b"\xff\x00", key="é"),
+        reservation(b"", key="k", expires=later),
+        reservation(b"x" * 65536, space="t"),
+    )
+    sound(here)
+    done = db("export", "first.jsonl")
+    assert done.err == "1 task, 1 value of contexts and 3 reservations exported\n"
+    first = (here / "first.jsonl").read_bytes()
+    found = [json.loads(text) for text in first.splitlines()]
+    assert [item.get("kind", "task") for item in found] == ["task", "context"] + ["reservation"] * 3
+    assert {item["key"]: item["expires"] for item in found[2:4]} == {"é": None, "k": later}
+    # they belong to no agent, and have no time of their own
+    assert db("export", "-", "--agent", "echo").err.startswith("1 task and 1 value of contexts exp")
+    assert db("export", "-", "--since", "1h").err == "0 tasks and 3 reservations exported\n"
+    to = ("--store", "sqlite:///new.db")
+    told = "3 reservations imported, 0 replaced, 0 already there"
+    assert db("import", "first.jsonl", *to).out.splitlines()[-1] == told
+    sound(here, "new.db")
+    assert db("export", "second.jsonl", *to).status == 0
+    assert sorted((here / "second.jsonl").read_bytes().splitlines()) == sorted(first.splitlines())
+    again = db("import", "first.jsonl", *to)
+    assert again.out.endswith("0 reservations imported, 0 replaced, 3 already there\n")
+
+
+@BOTH
+def test_a_reservation_that_differs_is_replaced_only_if_told(here: Path, db: Any) -> None:
+    now = time.time()
+    seed(here, reservation(b"old"), reservation(b"same", key="later", expires=now + 600))
+    given = [
+        reservation(b"new"),
+        reservation(b"same", key="later", expires=now + 900),
+        reservation(b"gone", key="gone", expires=now - 1),
+    ]
+    write(here / "x.jsonl", *given)
+    done = db("import", "x.jsonl")
+    assert done.status == 1
+    assert "the reservation 's' 'k' exists and differs" in done.err
+    assert done.err.endswith("1 reservation not imported\n")
+    assert "0 reservations imported, 0 replaced, 1 already there" in done.out
+    assert "1 reservation skipped: their time is over" in done.out
+    rows = "SELECT key, expires FROM reservation ORDER BY key"
+    # of equal ones, the later time counts, whatever is imported first
+    assert execute(here, rows) == [("k", None), ("later", now + 900)]
+    write(here / "y.jsonl", reservation(b"same", key="later", expires=now + 700))
+    assert db("import", "y.jsonl").status == 0
+    assert execute(here, rows) == [("k", None), ("later", now + 900)]
+    assert db("import", "x.jsonl", "--replace").status == 0
+    exported = map(json.loads, db("export", "-").out.splitlines())
+    assert {item["body"] for item in exported if item["key"] == "k"} == {"bmV3"}
+    # what has expired gives way
+    expired = "UPDATE reservation SET expires = 5 WHERE key = 'k'"
+    assert execute(here, f"{expired} RETURNING 1") == [(1,)]
+    write(here / "z.jsonl", reservation(b"next"))
+    assert db("import", "z.jsonl").out.endswith(
+        "1 reservation imported, 0 replaced, 0 already there\n"
+    )
+    sound(here)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"space": ""}, "the reservation '' 'k': its space must not be empty"),
+        ({"key": "x" * 600}, "its key is longer than 512 bytes"),
+        ({"key": "a\nb"}, "its key contains a control character"),
+        ({"body": "{"}, "its value cannot be read"),
+        ({"body": "sealed:v1:x"}, "its value is encrypted, and damaged"),
+        ({"body": "AAAA" * 22000}, "its value has more than 65536 bytes"),
+        ({"expires": -1}, "its time is not valid"),
+        ({"more": 1}, "more"),
+        ({"format": 3}, "its format is 3"),
+    ],
+)
+def test_a_reservation_that_no_store_wrote_is_refused(
+    here: Path, db: Any, change: dict[str, Any], told: str
+) -> None:
+    write(here / "x.jsonl", line("a"), {**reservation(), **change})
+    done = db("import", "x.jsonl", "--store", "sqlite:///new.db")
+    assert done.status == 1 and "line 2: " in done.err and told in done.err
+    assert done.out.startswith("1 task imported")
+
+
+@BOTH
+def test_a_reservation_that_cannot_be_read_is_not_exported(here: Path, db: Any) -> None:
+    seed(here, reservation(), reservation(key="other"))
+    broken = "decode('78', 'hex')" if url(here) else "x'78'"
+    execute(here, f"UPDATE reservation SET body = {broken} WHERE key = 'k' RETURNING 1")
+    done = db("export", "x.jsonl")
+    assert done.status == 1 and "the reservation 's' 'k' cannot be read" in done.err
+    lines = [json.loads(text) for text in (here / "x.jsonl").read_text().splitlines()]
+    assert [item["key"] for item in lines] == ["other"]
+
+
+@BOTH
+def test_prune_deletes_reservations_whose_time_is_over(here: Path, db: Any) -> None:
+    later = time.time() + 600
+    seed(here, line("a"), *(reservation(key=f"k{n}", expires=later) for n in range(300)))
+    seed(here, reservation())
+    execute(here, "UPDATE reservation SET expires = 5 WHERE key LIKE 'k_%' RETURNING 1")
+    assert "reservation" not in db("prune", "--older", "30d", "--dry-run").out
+    assert execute(here, "SELECT count(*) FROM reservation") == [(301,)]
+    done = db("prune", "--older", "30d")
+    assert "0 tasks forgotten" in done.out
+    assert "300 reservations forgotten, whose time was over" in done.out
+    assert execute(here, "SELECT key FROM reservation") == [("k",)]

@@ -41,6 +41,8 @@ _REST = (
     "SELECT setval('task_key', {number} / 256 * 256 + 257)",
     "INSERT INTO context_value SELECT DISTINCT agent, tenant, owner, "
     "sha256(convert_to(context, 'UTF8')), 1, 'task:1', '1'::bytea FROM task WHERE key % 16 < 8",
+    "INSERT INTO reservation SELECT 'space', 'key-' || key, 'AAAA', CASE WHEN key % 2 = 0 THEN "
+    "extract(epoch FROM now()) + key - 1000 END FROM task",
     "VACUUM ANALYZE",
 )
 

@@ -20,7 +20,12 @@ from dragoman.model.caller import fault, long, owner_key, qualified
 from dragoman.model.types import TaskState
 from dragoman.stores import export_format
 from dragoman.stores.admin import BATCH, HEAVY, Choice, Differs, Make, Pruned, StoreAdmin
-from dragoman.stores.export_format import ExportedContext, ExportedTask
+from dragoman.stores.export_format import (
+    Exported,
+    ExportedContext,
+    ExportedReservation,
+    ExportedTask,
+)
 
 PAUSE = 0.2
 """Seconds between two checks for new entries."""
@@ -158,6 +163,8 @@ def prune(arguments: Namespace, make: Make) -> int:
             meter.show(f"{count(done.tasks, 'task')}, {size(done.size)}")
     verb = "would be deleted" if arguments.dry_run else "forgotten"
     print(f"{count(done.tasks, 'task')} {verb}, {size(done.size)}")
+    if done.reservations:
+        print(f"{count(done.reservations, 'reservation')} forgotten, whose time was over")
     if done.pending:
         print(f"{count(done.pending, 'task')} kept: webhooks have undelivered events")
     if done.recent:
@@ -240,7 +247,7 @@ def export(arguments: Namespace, make: Make) -> int:
     source = make().path
     if taken and (not arguments.force or _same(target, source)):
         return fail(_exists(target, source))
-    number = values = 0
+    number = values = reserved = 0
     broken: list[str] = []
     with (
         make() as admin,
@@ -256,25 +263,35 @@ def export(arguments: Namespace, make: Make) -> int:
         for value in admin.export_contexts(broken.append, **chosen):
             file.write(export_format.encode(value) + b"\n")
             values += 1
+        if not arguments.agent:  # a reservation belongs to no agent
+            for one in admin.export_reservations(broken.append):
+                file.write(export_format.encode(one) + b"\n")
+                reserved += 1
     for words in broken:
         fail(words)
-    more = f" and {count(values, 'value')} of contexts" if values else ""
-    print(f"{count(number, 'task')}{more} exported", file=sys.stderr)
+    sums = [count(number, "task")]
+    sums += [f"{count(values, 'value')} of contexts"] if values else []
+    sums += [count(reserved, "reservation")] if reserved else []
+    *most, last = sums
+    listed = f"{', '.join(most)} and {last}" if most else last
+    print(f"{listed} exported", file=sys.stderr)
     return 1 if broken else 0
 
 
 def import_(arguments: Namespace, make: Make) -> int:
-    """Import tasks and the values of contexts from JSON lines. Prints an error for each that cannot
-    be imported, and continues."""
+    """Import tasks, the values of contexts and reservations from JSON lines. Prints an error for
+    each that cannot be imported, and continues."""
     sums = {"new": 0, "same": 0, "replaced": 0, "refused": 0}
-    values = {"new": 0, "same": 0, "replaced": 0, "skipped": 0, "refused": 0}
+    values, reserved = (
+        {"new": 0, "same": 0, "replaced": 0, "skipped": 0, "refused": 0} for _ in range(2)
+    )
     with (
         _reading(arguments.file) as source,
         make(write=True, create=True) as admin,
         Meter() as meter,
     ):
         for batch in _batches(source, sums):
-            _import_batch(admin, batch, sums, values, replace=arguments.replace)
+            _import_batch(admin, batch, sums, values, reserved, replace=arguments.replace)
             meter.show(count(sum(sums.values()), "task"))
     print(
         f"{count(sums['new'], 'task')} imported, {sums['replaced']} replaced, "
@@ -287,17 +304,23 @@ def import_(arguments: Namespace, make: Make) -> int:
         )
     if values["skipped"]:
         print(f"{count(values['skipped'], 'value')} skipped: the context has no task here")
-    if refused := sums["refused"] or values["refused"]:
-        return fail(f"{count(refused, 'task' if sums['refused'] else 'value')} not imported")
+    if any(reserved.values()):
+        print(
+            f"{count(reserved['new'], 'reservation')} imported, {reserved['replaced']} replaced, "
+            f"{reserved['same']} already there"
+        )
+    if reserved["skipped"]:
+        print(f"{count(reserved['skipped'], 'reservation')} skipped: their time is over")
+    for kind, outcome in (("task", sums), ("value", values), ("reservation", reserved)):
+        if outcome["refused"]:
+            return fail(f"{count(outcome['refused'], kind)} not imported")
     return 0
 
 
-def _batches(
-    source: BinaryIO, sums: dict[str, int]
-) -> Iterator[list[ExportedTask | ExportedContext]]:
+def _batches(source: BinaryIO, sums: dict[str, int]) -> Iterator[list[Exported]]:
     """Yield the lines of a file in batches for one transaction each. No transaction is open while
     the file is read."""
-    batch: list[ExportedTask | ExportedContext] = []
+    batch: list[Exported] = []
     heavy = 0
     for number, line in enumerate(source, start=1):
         if not line.strip():
@@ -316,9 +339,10 @@ def _batches(
 
 def _import_batch(
     admin: StoreAdmin,
-    batch: list[ExportedTask | ExportedContext],
+    batch: list[Exported],
     sums: dict[str, int],
     values: dict[str, int],
+    reserved: dict[str, int],
     *,
     replace: bool,
 ) -> None:
@@ -327,6 +351,9 @@ def _import_batch(
     contexts = [item for item in batch if isinstance(item, ExportedContext)]
     if contexts:
         _add(admin.put_contexts(contexts, replace=replace), values)
+    given = [item for item in batch if isinstance(item, ExportedReservation)]
+    if given:
+        _add(admin.put_reservations(given, replace=replace), reserved)
 
 
 def _add(outcomes: Sequence[str | Differs], sums: dict[str, int]) -> None:

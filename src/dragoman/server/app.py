@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from secrets import token_bytes
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -41,6 +43,7 @@ from dragoman.server.service import Service
 from dragoman.server.settings import Settings, SettingsError
 from dragoman.server.watchdog import Watchdog
 from dragoman.server.worker import Worker, blamed
+from dragoman.stores.reservations import OWN, SECRETS, check_reservation, wrong_name
 from dragoman.stores.store import Store
 from dragoman.telemetry.logs import logger, redacted, secret
 from dragoman.telemetry.process_telemetry import Monitoring
@@ -136,6 +139,9 @@ class App:
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that it runs on; None before start and after stop."""
+        self._opened = False
+        """Whether the store is open."""
+        self._known_secrets: dict[str, bytes] = {}
         self._stopped = False
         self._told = False
         self._starting: asyncio.Future[None] | None = None
@@ -382,6 +388,42 @@ class App:
         body = b'{"status":"%b"}' % state.encode()
         await incoming.respond(200 if state == "ok" else 503, body, headers=(http.PRIVATE,))
 
+    # -- what all replicas share
+
+    async def reserve(self, space: str, key: str, value: bytes, *, keep: float | None) -> bytes:
+        """Store a value under a space and key, if there is none, and return the value that is
+        stored. Of all calls, in all replicas of the store and after restarts, the first one
+        decides.
+
+        It is kept for at least `keep` seconds, or for ever (None), whatever happens to tasks. A
+        space and a key have at most 512 bytes, a value 64 KiB. Raises ValueError, Unavailable, and
+        RuntimeError if the application has not started.
+        """
+        check_reservation(space, key, value, keep)
+        if space.startswith(OWN):
+            raise ValueError(f"reserve: space must not begin with {OWN!r}")
+        return await self._reserve(space, key, value, keep)
+
+    async def secret(self, name: str) -> bytes:
+        """Return the secret of this name: 32 random bytes, the same in all replicas of the store
+        and after restarts. Logs do not show it. Raises the same as `reserve`."""
+        if (known := self._known_secrets.get(name)) is not None:
+            return known
+        if why := wrong_name(name):
+            raise ValueError(f"secret: name {why}")
+        found = await self._reserve(SECRETS, name, token_bytes(32), None)
+        plain = b64encode(found).decode()
+        safe = plain.translate(str.maketrans("+/", "-_"))
+        shown = (found.hex(), plain, safe, repr(found)[2:-1])
+        secret(*shown, plain.rstrip("="), safe.rstrip("="))
+        self._known_secrets[name] = found
+        return found
+
+    async def _reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
+        if not self._opened:
+            raise RuntimeError("App: the application has not started, so its store is not open")
+        return await self.store.reserve(space, key, value, keep)
+
     # -- start and stop
 
     @property
@@ -458,6 +500,7 @@ class App:
             async with AsyncExitStack() as stack:
                 await self.store.open()
                 stack.push_async_callback(self.store.close)
+                self._opened = True
                 await self.bell.open()
                 stack.push_async_callback(self.bell.close)
                 monitoring = self._look_out()
@@ -522,6 +565,8 @@ class App:
             raise
         finally:
             self._loop = self.bell.listeners.loop = None
+            self._opened = False
+            self._known_secrets.clear()
             self.ports.clear()
 
     async def _start_once(self, incoming: HTTPRequest) -> bool:

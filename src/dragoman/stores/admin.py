@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from dragoman.model.events import Entry
 from dragoman.model.types import Task, TaskState
-from dragoman.stores.export_format import ExportedContext, ExportedTask
+from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
+from dragoman.stores.reservations import faults, named
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import WebhookCursor
 
@@ -23,7 +24,8 @@ HEAVY = 8 * 1024 * 1024
 Fate: TypeAlias = Literal["new", "same", "replaced"]
 """What an import did with a task."""
 ValueFate: TypeAlias = Literal["new", "same", "replaced", "skipped"]
-"""What an import did with the value of a context. It skips values whose context has no task."""
+"""What an import did with the value of a context, or with a reservation. It skips values whose
+context has no task, and reservations that have expired."""
 
 
 class Missing(LookupError):
@@ -64,6 +66,8 @@ class Pruned(Struct, frozen=True):
     """Kept because a webhook has not received everything."""
     recent: int = 0
     """Kept because a send may be repeated."""
+    reservations: int = 0
+    """Reservations that had expired. They are deleted in any case."""
 
 
 class SavedValue(Struct, frozen=True):
@@ -172,6 +176,11 @@ class StoreAdmin(Protocol):
         skipped."""
         ...
 
+    def export_reservations(self, broken: Callable[[str], None]) -> Iterator[ExportedReservation]:
+        """Yield the reservations that have not expired. Unreadable ones are reported and
+        skipped."""
+        ...
+
     def context_value(self, row: SqlHead) -> SavedValue | None:
         """Return what the store knows about the value of a task's context."""
         ...
@@ -222,6 +231,12 @@ class StoreAdmin(Protocol):
         """Write values of contexts in one transaction. Returns what happened to each."""
         ...
 
+    def put_reservations(
+        self, given: Sequence[ExportedReservation], *, replace: bool
+    ) -> Sequence[ValueFate | Differs]:
+        """Write reservations in one transaction. Returns what happened to each."""
+        ...
+
     def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:
         """Copy the present state of the store. Returns the size of the copy. Raises
         FileExistsError."""
@@ -231,6 +246,42 @@ class StoreAdmin(Protocol):
         """Update the tables. Returns the old and the new version. Turns row security on or off, or
         leaves it unchanged."""
         ...
+
+
+def fate(
+    given: ExportedReservation,
+    there: tuple[bytes, float | None] | None,
+    now: float,
+    *,
+    replace: bool,
+) -> tuple[ValueFate, float | None]:
+    """Decide what happens to a reservation, where the store has this form and time under its name.
+    Returns also its new time: of equal ones, the later counts. Raises Differs."""
+    if given.expires is not None and given.expires <= now:
+        return "skipped", given.expires
+    if there is None:
+        return "new", given.expires
+    body, until = there
+    if body == given.body.encode():
+        both = (until, given.expires)
+        return "same", None if None in both else max(both)  # type: ignore[type-var]
+    if not replace:
+        raise Differs(f"{named(given.space, given.key)} exists and differs")
+    return "replaced", given.expires
+
+
+def restored(
+    columns: Sequence[Any], now: float, broken: Callable[[str], None]
+) -> ExportedReservation | None:
+    """Return the reservation of these columns; None if it has expired, or is unreadable, which is
+    reported."""
+    space, key, body, expires = columns
+    for fault in faults(space, key, body, expires):
+        broken(f"{named(space, key)} cannot be read: {fault}; see `dragoman db check`")
+        return None
+    if expires is not None and expires <= now:
+        return None
+    return ExportedReservation(space=space, key=key, body=body.decode(), expires=expires)
 
 
 class Make(Protocol):

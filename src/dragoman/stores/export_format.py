@@ -1,5 +1,5 @@
 """The export format: one line of JSON for each task, the same for every store. Values of
-contexts have lines of their own.
+contexts and reservations have lines of their own.
 
 Entries, webhooks and values are exported as they are stored; an encrypted secret stays encrypted.
 The export does not contain what a store can derive (counts, snapshots, ranks), and no times of one
@@ -24,6 +24,7 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
+from dragoman.stores import reservations
 from dragoman.stores.codec import (
     ARTIFACT,
     CANCEL,
@@ -162,6 +163,22 @@ class ExportedContext(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Its stored form: JSON, or encrypted."""
 
 
+class ExportedReservation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A reservation."""
+
+    format: int = FORMAT
+    kind: Literal["reservation"] = "reservation"
+    space: str
+    key: str
+    body: str
+    """Its stored form: base64, or encrypted."""
+    expires: float | None
+    """Until when it is kept (Unix time); None is for ever."""
+
+
+Exported: TypeAlias = ExportedTask | ExportedContext | ExportedReservation
+
+
 class _Mark(Struct):
     format: int
     kind: str = ""
@@ -170,6 +187,7 @@ class _Mark(Struct):
 encode = msgspec.json.Encoder().encode
 _task = msgspec.json.Decoder(ExportedTask).decode
 _context = msgspec.json.Decoder(ExportedContext).decode
+_reservation = msgspec.json.Decoder(ExportedReservation).decode
 _mark = msgspec.json.Decoder(_Mark).decode
 _received = msgspec.json.Decoder(Received).decode
 _private = msgspec.json.Decoder(Private).decode
@@ -299,15 +317,17 @@ def messages(given: ExportedTask) -> Iterator[tuple[int, str]]:
             yield number, at
 
 
-def decode(line: bytes) -> ExportedTask | ExportedContext:
-    """Decode a line: a task, or the value of a context. Raises BadExport if it is neither, or
-    contradicts itself."""
+def decode(line: bytes) -> Exported:
+    """Decode a line: a task, the value of a context, or a reservation. Raises BadExport if it is
+    none of them, or contradicts itself."""
     try:
         mark = _mark(line)
         if not 1 <= mark.format <= FORMAT:
             raise BadExport(
                 f"its format is {mark.format}; this version of dragoman supports 1 to {FORMAT}"
             )
+        if mark.kind == "reservation":
+            return _checked_reservation(_reservation(line))
         if mark.kind:
             return _checked(_context(line))
         given = structs.replace(_task(line), format=FORMAT)
@@ -327,6 +347,13 @@ def _checked(given: ExportedContext) -> ExportedContext:
     """The same for a value of a context. Raises BadExport."""
     for problem in faults(given.version, given.saver, given.body.encode()):
         raise BadExport(f"the value of context {given.context}: {problem}")
+    return given
+
+
+def _checked_reservation(given: ExportedReservation) -> ExportedReservation:
+    """The same for a reservation. Raises BadExport."""
+    for problem in reservations.faults(given.space, given.key, given.body.encode(), given.expires):
+        raise BadExport(f"{reservations.named(given.space, given.key)}: {problem}")
     return given
 
 

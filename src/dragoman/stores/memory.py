@@ -88,6 +88,9 @@ class MemoryStore:
         self._due: list[tuple[float, str]] = []  # when suspended handlers continue
         self._timed: dict[str, Log] = {}  # without a worker, but with a deadline or a cancel
         self._receipts: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
+        self._reserved: dict[tuple[str, str], tuple[bytes, float]] = {}
+        """The reserved values, and when they expire."""
+        self._expiring: list[tuple[float, str, str]] = []
 
     async def open(self) -> None:
         """The running loop. Until Python 3.12 each lookup of the loop is a system call."""
@@ -367,8 +370,9 @@ class MemoryStore:
 
     async def prune(self) -> int:
         """See `Store.prune`."""
+        count = self._prune_reservations()
         if not self.retention:
-            return 0
+            return count
         now = time.monotonic()
         old = []
         for task, ended in self._ended.items():
@@ -378,7 +382,30 @@ class MemoryStore:
                 old.append(task)
         for task in old:
             self._forget(self._logs[task])
-        return len(old)
+        return count + len(old)
+
+    def _prune_reservations(self) -> int:
+        now, count = time.monotonic(), 0
+        while self._expiring and self._expiring[0][0] <= now:
+            expires, *name = heappop(self._expiring)
+            known = self._reserved.get((name[0], name[1]))
+            if known is not None and known[1] == expires:
+                del self._reserved[name[0], name[1]]
+                count += 1
+        return count
+
+    # -- independent of tasks
+
+    async def reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
+        """See `Store.reserve`."""
+        now, known = time.monotonic(), self._reserved.get((space, key))
+        if known is not None and known[1] > now:
+            return known[0]
+        expires = math.inf if keep is None else now + keep
+        self._reserved[space, key] = value, expires
+        if keep is not None:
+            heappush(self._expiring, (expires, space, key))
+        return value
 
     # -- for the delivery of webhooks
 

@@ -490,8 +490,17 @@ class Store(Protocol):
         Unavailable."""
 
     async def prune(self) -> int:
-        """Delete tasks that are older than `retention` and have nothing to deliver. Returns how
-        many. The caller repeats it while it finds some."""
+        """Delete tasks that are older than `retention` and have nothing to deliver, and at times
+        reservations that have expired. Returns how many. The caller repeats it while it finds
+        some."""
+
+    # -- independent of tasks
+
+    async def reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
+        """Return the value that is reserved under this space and key. If there is none, or it has
+        expired, it is the given one from now on, for `keep` seconds by the store's clock; None is
+        for ever. The caller has checked the arguments (`check_reservation`). Raises Unavailable,
+        also if the value is encrypted and the key is missing."""
 
     # -- for the delivery of webhooks
 

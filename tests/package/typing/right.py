@@ -14,6 +14,7 @@ from dragoman import (
     Agent,
     App,
     AppOptions,
+    Caller,
     ContextChanged,
     ConversationMessage,
     Handover,
@@ -169,6 +170,14 @@ async def find() -> None:
         assert_type(registry["desk"], Reference)
         async with Client.connect(registry["desk"]) as client:
             assert_type(client, Client)
+
+
+async def share(app: App) -> None:
+    """What applications beside agents use."""
+    assert_type(await app.secret("cookies"), bytes)
+    assert_type(await app.reserve("space", "key", b"value", keep=None), bytes)
+    async with Client.connect(app=app.for_caller(Caller(identity="ann"))) as client:
+        await client.send("hello")
 
 
 mounted = App(agent, mounts={"/registry": RegistryApp("sqlite:///agents.db", accept=["version"])})

@@ -14,6 +14,7 @@ App(agent, max_boddy=3)  # wrong
 App(agent, max_body="3 MiB or so", push=True)  # wrong
 App(agent, log_level="loud")  # wrong
 App(agent, store=3)  # wrong
+App(agent).for_caller("ann")  # wrong
 App(agent, workers=4)  # wrong
 App("booking:agent")  # wrong
 dragoman.serve(agent, workers=4)  # wrong
@@ -58,6 +59,13 @@ async def remember(turn: Turn) -> None:
     await turn.save_context()  # wrong
     await turn.save_context(1, version=2)  # wrong
     await turn.context_saved(default=1)  # wrong
+
+
+async def share(app: App) -> None:
+    """What applications beside agents use."""
+    await app.reserve("space", "key", b"value")  # wrong
+    await app.reserve("space", "key", "value", keep=1)  # wrong
+    await app.secret(b"cookies")  # wrong
 
 
 async def call(client: Client) -> None:

@@ -27,7 +27,7 @@ from dragoman.stores.claim_order import fair
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.delivery_order import DeliveryOrder
 from dragoman.stores.encrypted_values import decrypt_private, decrypted, encrypt_private
-from dragoman.stores.postgres import context_values, deliveries
+from dragoman.stores.postgres import context_values, deliveries, reservations
 from dragoman.stores.postgres.pool import Pool, place
 from dragoman.stores.postgres.prune import MOST, OLD, SHARDS, START, forget_values, merge
 from dragoman.stores.postgres.queries import Queries
@@ -35,6 +35,12 @@ from dragoman.stores.postgres.queue import CLAIM, Others
 from dragoman.stores.postgres.schema import Unusable, usable
 from dragoman.stores.postgres.transaction import MORE, NAMES, NOW, PostgresHead, Transaction
 from dragoman.stores.postgres.writer import Writer
+from dragoman.stores.reservations import (
+    PRUNE_AT_ONCE,
+    PRUNE_EVERY,
+    decode_value,
+    encode_value,
+)
 from dragoman.stores.store import (
     MANY,
     NOBODY,
@@ -150,7 +156,7 @@ class PostgresStore:
         self._turn = 0
         self._floor = 0.0
         self._turns = DeliveryOrder()
-        self._swept = -math.inf
+        self._swept = self._reservations_swept = -math.inf
         self._merged = START
         self._working: set[asyncio.Future[Any]] = set()
 
@@ -621,6 +627,8 @@ class PostgresStore:
             self._floor = 0.0
             self._recent.clear()  # others may have deleted what is in the cache
             self._merged = await merge(self._pool, self._merged) or START
+        if count := await self._prune_reservations():
+            return count
         if not self.retention:
             return 0
         ((now,),) = await self._pool.fetch(f"SELECT {NOW}")
@@ -630,6 +638,14 @@ class PostgresStore:
             self._floor = before
         if count:
             self._recent.clear()
+        return count
+
+    async def _prune_reservations(self) -> int:
+        if time.monotonic() - self._reservations_swept < PRUNE_EVERY:
+            return 0
+        count = await reservations.prune(self._pool)
+        if count < PRUNE_AT_ONCE:
+            self._reservations_swept = time.monotonic()
         return count
 
     async def _forget(self, before: float, receipts: float) -> int:
@@ -643,6 +659,16 @@ class PostgresStore:
             raise
         except Exception as error:
             raise self._pool.unavailable(error) from error
+
+    # -- independent of tasks
+
+    async def reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
+        """See `Store.reserve`."""
+        body = encode_value(value, space, key, self._encryption)
+        found = await reservations.reserve(self._pool, space, key, body, keep)
+        if found is body:
+            return value
+        return decode_value(found, space, key, self._encryption)
 
     # -- for the delivery of webhooks
 

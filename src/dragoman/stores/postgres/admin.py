@@ -29,9 +29,10 @@ from dragoman.stores.admin import (
     SavedValue,
     Undelivered,
     ValueFate,
+    restored,
 )
 from dragoman.stores.codec import STATES, entry, snapshot
-from dragoman.stores.export_format import ExportedContext, ExportedTask
+from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.postgres import (
     RECEIPTS,
@@ -45,6 +46,7 @@ from dragoman.stores.postgres import (
 from dragoman.stores.postgres.context_values import OF_TASK
 from dragoman.stores.postgres.deliveries import LINE, shown
 from dragoman.stores.postgres.pool import CONNECT, gone, place, reason
+from dragoman.stores.postgres.reservations import prune as prune_reservations
 from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
 from dragoman.stores.sql_head import SqlHead
@@ -290,6 +292,10 @@ class PostgresAdmin:
         while (checked := self._do(integrity.values(self._db, place))) is not None:
             place, problems = checked
             yield from problems
+        name = ("", "")
+        while (named := self._do(integrity.reserved(self._db, name))) is not None:
+            name, problems = named
+            yield from problems
 
     def export(
         self, broken: Callable[[str], None], *, agent: str = "", since: str = ""
@@ -313,6 +319,18 @@ class PostgresAdmin:
                 place = tuple(row)[:4]
                 if (value := transfer.exported(row, broken)) is not None:
                     yield value
+
+    def export_reservations(self, broken: Callable[[str], None]) -> Iterator[ExportedReservation]:
+        """See `StoreAdmin.export_reservations`."""
+        place = ("", "")
+        while True:
+            found, now = self._do(transfer.reservations(self._db, place))
+            if not found:
+                return
+            for row in found:
+                place = (row[0], row[1])
+                if (one := restored(tuple(row), now, broken)) is not None:
+                    yield one
 
     def context_value(self, row: SqlHead) -> SavedValue | None:
         """See `StoreAdmin.context_value`."""
@@ -355,6 +373,11 @@ class PostgresAdmin:
         at: prune.CountKey | None = None if dry else prune.START
         while at is not None:
             at = self._do(prune.merge(self._db, at))
+        expired = 1 if not dry else 0
+        while expired:
+            expired = self._do(prune_reservations(self._db))
+            done = replace(done, reservations=done.reservations + expired)
+        yield done
 
     async def _step(
         self,
@@ -443,6 +466,24 @@ class PostgresAdmin:
             for value in values:
                 try:
                     found.append(await transfer.put_context(self._db, value, replace=replace))
+                except Differs as error:
+                    found.append(error)
+        return found
+
+    def put_reservations(
+        self, given: Sequence[ExportedReservation], *, replace: bool
+    ) -> list[ValueFate | Differs]:
+        """See `StoreAdmin.put_reservations`."""
+        return self._do(self._put_reservations(given, replace))
+
+    async def _put_reservations(
+        self, given: Sequence[ExportedReservation], replace: bool
+    ) -> list[ValueFate | Differs]:
+        found: list[ValueFate | Differs] = []
+        async with self._db.transaction():
+            for one in given:
+                try:
+                    found.append(await transfer.put_reservation(self._db, one, replace=replace))
                 except Differs as error:
                     found.append(error)
         return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.model.caller import INDEXED
-from dragoman.stores import integrity
+from dragoman.stores import integrity, reservations
 from dragoman.stores.admin import HEAVY
 from dragoman.stores.context_values import faults
 from dragoman.stores.integrity import BATCH, Beside, CursorRow, Stub
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.postgres.transaction import COLUMNS, PostgresHead
-from dragoman.stores.postgres.transfer import VALUES, ValueKey
+from dragoman.stores.postgres.transfer import NEXT_RESERVATIONS, VALUES, ValueKey
 from dragoman.stores.store import Unreadable
 
 HANGING = (
@@ -148,6 +148,17 @@ async def values(db: Any, place: ValueKey) -> tuple[ValueKey, list[str]] | None:
         for problem in faults(version, saver, body)
     ]
     return (tuple(found[-1])[:4], problems) if found else None
+
+
+async def reserved(db: Any, place: tuple[str, str]) -> tuple[tuple[str, str], list[str]] | None:
+    """The same for reservations."""
+    found = await db.fetch(NEXT_RESERVATIONS, *place, VALUES)
+    problems = [
+        f"{reservations.named(space, key)}: {problem}"
+        for space, key, body, expires in found
+        for problem in reservations.faults(space, key, body, expires)
+    ]
+    return (tuple(found[-1])[:2], problems) if found else None
 
 
 async def hanging(db: Any) -> list[str]:

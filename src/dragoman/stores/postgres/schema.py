@@ -190,7 +190,21 @@ CREATE TABLE context_value (
 );
 """
 
-MIGRATIONS: tuple[str, ...] = (*(_FIRST, _WAITING, _LANES, _SUSPENDED, _MESSAGES, _CONTEXT_VALUES),)
+# Values that belong to no task.
+_RESERVATIONS = """
+CREATE TABLE reservation (
+  space TEXT COLLATE "C" NOT NULL,
+  key TEXT COLLATE "C" NOT NULL,
+  body BYTEA NOT NULL,
+  expires DOUBLE PRECISION,
+  PRIMARY KEY (space, key)
+);
+CREATE INDEX reservation_expires ON reservation (expires) WHERE expires IS NOT NULL;
+"""
+
+MIGRATIONS: tuple[str, ...] = (
+    *(_FIRST, _WAITING, _LANES, _SUSPENDED, _MESSAGES, _CONTEXT_VALUES, _RESERVATIONS),
+)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)
@@ -205,8 +219,15 @@ OTHERS = (
     "database or schema (postgresql://…?search_path=dragoman)"
 )
 
-SECURED = ("task", "entry", "snapshot", "receipt", "line", "tally", "message", "context_value")
-ADDED = {"message": _MESSAGES, "context_value": _CONTEXT_VALUES}
+SECURED = (
+    *("task", "entry", "snapshot", "receipt", "line", "tally", "message", "context_value"),
+    "reservation",
+)
+ADDED = {
+    "message": _MESSAGES,
+    "context_value": _CONTEXT_VALUES,
+    "reservation": _RESERVATIONS,
+}
 """Those of them that are not in the first version."""
 POLICY = "dragoman_tenant"
 # A setting that was set for a transaction is empty afterwards. It must not mean the tenant with the
@@ -297,6 +318,8 @@ async def _secure(db: Any, table: str, *, on: bool) -> None:
     which = _TENANT
     if table in ("entry", "snapshot", "line", "message"):
         which = f"EXISTS (SELECT 1 FROM task WHERE key = {table}.task AND task.{_TENANT})"
+    elif table == "reservation":  # it belongs to no tenant
+        which = "false"
     await db.execute(f"DROP POLICY IF EXISTS {POLICY} ON {table}")
     if on:
         await db.execute(f"CREATE POLICY {POLICY} ON {table} FOR SELECT USING ({which})")

@@ -10,11 +10,12 @@ from msgspec import Raw
 
 from dragoman.model.caller import Scope, long
 from dragoman.stores import context_values, export_format
-from dragoman.stores.admin import HEAVY, Differs, Fate, ValueFate
+from dragoman.stores.admin import HEAVY, Differs, Fate, ValueFate, fate
 from dragoman.stores.claim_order import QueueRanks, Ranks
 from dragoman.stores.codec import digested
 from dragoman.stores.export_format import (
     ExportedContext,
+    ExportedReservation,
     ExportedTask,
     ExportedWebhook,
     Item,
@@ -404,3 +405,36 @@ async def put_context(db: Any, given: ExportedContext, *, replace: bool) -> Valu
         *(*where, version, given.saver, body),
     )
     return "new" if there is None else "replaced"
+
+
+# -- reservations
+
+NEXT_RESERVATIONS = """
+SELECT space, key, body, expires FROM reservation WHERE (space, key) > ($1, $2)
+ORDER BY space, key LIMIT $3
+"""
+
+
+async def reservations(db: Any, place: tuple[str, str]) -> tuple[list[Any], float]:
+    """Return the reservations after a position, and the time."""
+    found: list[Any] = await db.fetch(NEXT_RESERVATIONS, *place, VALUES)
+    return found, await db.fetchval(f"SELECT {NOW}")
+
+
+async def put_reservation(db: Any, given: ExportedReservation, *, replace: bool) -> ValueFate:
+    """Write a reservation in the open transaction. Raises Differs; then nothing was written."""
+    now = await db.fetchval(f"SELECT {NOW}")
+    there = await db.fetchrow(
+        "SELECT body, expires FROM reservation WHERE space = $1 AND key = $2 "
+        "AND (expires IS NULL OR expires > $3) FOR UPDATE",
+        *(given.space, given.key, now),
+    )
+    found, expires = fate(given, None if there is None else tuple(there), now, replace=replace)
+    if found != "skipped":
+        await db.execute(
+            "INSERT INTO reservation (space, key, body, expires) VALUES ($1, $2, $3, $4) "
+            "ON CONFLICT (space, key) DO UPDATE SET body = excluded.body, "
+            "expires = excluded.expires",
+            *(given.space, given.key, given.body.encode(), expires),
+        )
+    return found

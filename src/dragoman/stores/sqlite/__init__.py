@@ -32,7 +32,13 @@ from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
 from dragoman.stores.delivery_order import DeliveryOrder, Lane
 from dragoman.stores.encrypted_values import decrypt_private, decrypted, encrypt_private
-from dragoman.stores.sqlite import context_values, deliveries
+from dragoman.stores.reservations import (
+    PRUNE_AT_ONCE,
+    PRUNE_EVERY,
+    decode_value,
+    encode_value,
+)
+from dragoman.stores.sqlite import context_values, deliveries, reservations
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.queries import Queries
@@ -116,7 +122,7 @@ class SqliteStore:
         self._folding: set[asyncio.Future[None]] = set()
         self._floor = 0.0
         self._turns = DeliveryOrder()
-        self._swept = -math.inf
+        self._swept = self._reservations_swept = -math.inf
         self._turn = 0
 
     def admin(self, *, write: bool = False, create: bool = False) -> SqliteAdmin:
@@ -529,6 +535,8 @@ class SqliteStore:
 
     async def prune(self) -> int:
         """See `Store.prune`."""
+        if count := await self._prune_reservations():
+            return count
         if not self.retention:
             return 0
         now = time.time()
@@ -550,6 +558,25 @@ class SqliteStore:
         if count:
             self._keys.clear()
         return count
+
+    async def _prune_reservations(self) -> int:
+        if time.monotonic() - self._reservations_swept < PRUNE_EVERY:
+            return 0
+        count = await self._writer.submit(lambda transaction: reservations.prune(transaction.db))
+        if count < PRUNE_AT_ONCE:
+            self._reservations_swept = time.monotonic()
+        return count
+
+    # -- independent of tasks
+
+    async def reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
+        """See `Store.reserve`."""
+        body = encode_value(value, space, key, self._encryption)
+        work = partial(reservations.reserve, space=space, key=key, body=body, keep=keep)
+        found = await self._writer.submit(work)
+        if found is body:
+            return value
+        return decode_value(found, space, key, self._encryption)
 
     # -- for the delivery of webhooks
 

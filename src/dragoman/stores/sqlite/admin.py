@@ -36,7 +36,7 @@ from dragoman.stores.admin import (
     ValueFate,
 )
 from dragoman.stores.codec import STATES
-from dragoman.stores.export_format import ExportedContext, ExportedTask
+from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.sqlite import RECEIPTS, change_owner, schema, transfer
@@ -46,6 +46,7 @@ from dragoman.stores.sqlite.driver import BUSY, fetch, prepare, unavailable
 from dragoman.stores.sqlite.integrity import audit
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.queries import Queries
+from dragoman.stores.sqlite.reservations import prune as prune_reservations
 from dragoman.stores.sqlite.rows import OLD, Old, SqliteHead, named
 from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
 from dragoman.stores.sqlite.transaction import Transaction
@@ -151,6 +152,10 @@ class SqliteAdmin:
     ) -> Iterator[ExportedContext]:
         """See `transfer.contexts`."""
         return transfer.contexts(self.db, broken, agent=agent, since=since)
+
+    def export_reservations(self, broken: Callable[[str], None]) -> Iterator[ExportedReservation]:
+        """See `transfer.reservations`."""
+        return transfer.reservations(self.db, broken)
 
     def context_value(self, row: SqlHead) -> SavedValue | None:
         """See `StoreAdmin.context_value`."""
@@ -265,6 +270,19 @@ class SqliteAdmin:
                     found.append(error)
         return found
 
+    def put_reservations(
+        self, given: Sequence[ExportedReservation], *, replace: bool
+    ) -> list[ValueFate | Differs]:
+        """See `StoreAdmin.put_reservations`."""
+        found: list[ValueFate | Differs] = []
+        with self.writing():
+            for one in given:
+                try:
+                    found.append(transfer.put_reservation(self.db, one, replace=replace))
+                except Differs as error:
+                    found.append(error)
+        return found
+
     def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `StoreAdmin.redrive`."""
         with self.writing():
@@ -316,6 +334,12 @@ class SqliteAdmin:
             yield done
             if more and not dry:  # leave the server as much time as this took
                 time.sleep(min(time.monotonic() - began, 0.5))
+        expired = 1 if not dry else 0
+        while expired:
+            with self.writing():
+                expired = prune_reservations(self.db)
+            done = replace(done, reservations=done.reservations + expired)
+        yield done
 
     def _old(
         self, before: float, place: tuple[float, int]

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 
 from dragoman.model.caller import INDEXED
+from dragoman.stores import reservations
 from dragoman.stores.context_values import faults
 from dragoman.stores.integrity import (
     BATCH,
@@ -20,6 +21,7 @@ from dragoman.stores.integrity import (
 from dragoman.stores.sqlite.driver import fetch
 from dragoman.stores.sqlite.rows import FOUND, SqliteHead, named
 from dragoman.stores.sqlite.schema import BITS, Unusable, identity
+from dragoman.stores.sqlite.transfer import NEXT_RESERVATION
 from dragoman.stores.store import Unreadable
 
 SHOWN = 100
@@ -36,6 +38,7 @@ def audit(db: sqlite3.Connection, progress: Progress) -> Iterator[str]:
         yield from _hanging(db)
         yield from _counts(db)
         yield from _values(db)
+        yield from _reservations(db)
     except sqlite3.DatabaseError as error:
         yield f"the rest of the file cannot be read: {error}"
 
@@ -218,3 +221,12 @@ def _values(db: sqlite3.Connection) -> Iterator[str]:
         ((row, context, *columns),) = found
         for problem in faults(*columns):
             yield f"the value of context {named(context)}: {problem}"
+
+
+def _reservations(db: sqlite3.Connection) -> Iterator[str]:
+    """Check that reservations are readable."""
+    row = 0
+    while found := fetch(db, NEXT_RESERVATION, (row,)):
+        ((row, *columns),) = found
+        for problem in reservations.faults(*columns):
+            yield f"{reservations.named(*columns[:2])}: {problem}"

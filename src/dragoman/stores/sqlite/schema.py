@@ -174,8 +174,21 @@ CREATE TABLE context_value (
 ) STRICT;
 """
 
+# Values that belong to no task. Bodies are large, so the index does not contain them.
+_RESERVATIONS = """
+CREATE TABLE reservation (
+  space TEXT NOT NULL,
+  key TEXT NOT NULL,
+  body BLOB NOT NULL,
+  expires REAL,
+  PRIMARY KEY (space, key)
+) STRICT;
+
+CREATE INDEX reservation_expires ON reservation (expires) WHERE expires IS NOT NULL;
+"""
+
 MIGRATIONS: tuple[str, ...] = (
-    *(_FIRST, _ABOUT, _WAITING, _LANES, _SUSPENDED, _MESSAGES, _CONTEXT_VALUES),
+    *(_FIRST, _ABOUT, _WAITING, _LANES, _SUSPENDED, _MESSAGES, _CONTEXT_VALUES, _RESERVATIONS),
 )
 """Each leads from the version that is its index to the next one."""
 

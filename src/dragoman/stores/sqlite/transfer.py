@@ -11,10 +11,11 @@ from msgspec import Raw
 
 from dragoman.model.caller import Scope
 from dragoman.stores import context_values, export_format
-from dragoman.stores.admin import Differs, Fate, ValueFate
+from dragoman.stores.admin import Differs, Fate, ValueFate, fate, restored
 from dragoman.stores.claim_order import RANKED, Ranks
 from dragoman.stores.export_format import (
     ExportedContext,
+    ExportedReservation,
     ExportedTask,
     ExportedWebhook,
     Item,
@@ -23,6 +24,8 @@ from dragoman.stores.export_format import (
 from dragoman.stores.sqlite.context_values import PUT, forget
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.queries import Queries
+from dragoman.stores.sqlite.reservations import PUT as PUT_RESERVATION
+from dragoman.stores.sqlite.reservations import valid
 from dragoman.stores.sqlite.rows import COLUMNS, FOUND, HANGING, INSERT, SqliteHead, named
 from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
 from dragoman.stores.store import Unreadable
@@ -311,3 +314,31 @@ def put_context(db: Connection, given: ExportedContext, *, replace: bool) -> Val
         version = max(there[0], version) + 1  # so that turns that have read the old value notice
     db.execute(PUT, (scope[0], given.context, version, given.saver, given.body.encode()))
     return "new" if there is None else "replaced"
+
+
+# -- reservations
+
+
+def reservations(db: Connection, broken: Callable[[str], None]) -> Iterator[ExportedReservation]:
+    """Yield the reservations that have not expired. Unreadable ones are reported and skipped."""
+    row, now = 0, time.time()
+    while found := fetch(db, NEXT_RESERVATION, (row,)):
+        ((row, *columns),) = found
+        if (one := restored(columns, now, broken)) is not None:
+            yield one
+
+
+NEXT_RESERVATION = (
+    "SELECT rowid, space, key, body, expires FROM reservation WHERE rowid > ? "
+    "ORDER BY rowid LIMIT 1"
+)
+
+
+def put_reservation(db: Connection, given: ExportedReservation, *, replace: bool) -> ValueFate:
+    """Write a reservation in the open transaction. Raises Differs; then nothing was written."""
+    now = time.time()
+    there = valid(db, given.space, given.key, now)
+    found, expires = fate(given, there, now, replace=replace)
+    if found != "skipped":
+        db.execute(PUT_RESERVATION, (given.space, given.key, given.body.encode(), expires))
+    return found

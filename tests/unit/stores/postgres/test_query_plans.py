@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
@@ -36,7 +37,7 @@ BUFFERS = 3000
 EARLY = 8
 """The same of one that finds nothing: leases and lines whose time has not come are not read."""
 OWNER = Scope("agent", "tenant", "owner")
-BIG = {"task", "entry", "line", "receipt", "message", "context_value"}
+BIG = {"task", "entry", "line", "receipt", "message", "context_value", "reservation"}
 SHOW = os.environ.get("PLAN_SHOW")
 
 
@@ -135,6 +136,10 @@ async def everything(store: PostgresStore) -> None:
     await store.cancel(scope, "fresh", CancelRequested(caller=Caller(), at=AT), canceled, 5)
     await store.delete_webhook(scope, "hooked", "h")
     await store.redrive("task-000000010", "w")
+    for key in ("key-10", "another"):
+        assert await store.reserve("space", key, b"1", 600.0)
+    await store.prune()
+    store._reservations_swept = time.monotonic()  # then it looks for tasks
     await store.prune()
 
 
@@ -195,6 +200,7 @@ async def test_every_statement_uses_an_index(
         sql: values
         for sql, values in seen.statements.items()
         if any(f" {name}" in sql for name in ("task", "entry", "line", "tally", "context_value"))
+        or " reservation" in sql
     }
     assert len(statements) > 25
     assert {prune.LOCK_VALUES, prune.FORGET_VALUES} <= set(statements)

@@ -110,7 +110,7 @@ async def test_messages_of_older_tables_are_in_their_conversations(url: str) -> 
     await ask(
         url,
         "UPDATE entry SET body = 'x' WHERE task = (SELECT key FROM task WHERE id = 'broken')",
-        "DROP TABLE message, context_value",
+        "DROP TABLE message, context_value, reservation",
         "CREATE INDEX task_replied ON task (ended) WHERE replied",
         f"UPDATE about SET version = {schema.MIGRATIONS.index(schema._MESSAGES)}",
         "SELECT",
@@ -192,6 +192,7 @@ async def tenants(url: str) -> PostgresStore:
         url,
         "INSERT INTO receipt SELECT agent, tenant, owner, id::bytea, '', key, 1 FROM task",
         "INSERT INTO context_value SELECT agent, tenant, owner, id::bytea, 1, '', '' FROM task",
+        "INSERT INTO reservation SELECT 'space', id, '', NULL FROM task",
         "SELECT",
     )
     return store
@@ -207,7 +208,7 @@ async def secured(url: str, on: bool) -> None:
 async def test_another_role_sees_one_tenant(url: str) -> None:
     store = await tenants(url)
     role = await another(url, "GRANT SELECT ON ALL TABLES")
-    for name in TABLES:
+    for name in (*TABLES, "reservation"):
         assert await ask(role, f"SELECT count(*) FROM {name}") == [(3,)]
     await secured(url, True)
     await secured(url, True)  # again changes nothing
@@ -219,6 +220,9 @@ async def test_another_role_sees_one_tenant(url: str) -> None:
         # what was set for a transaction leaves nothing behind
         left = ("BEGIN", "SET LOCAL dragoman.tenant = 'blue'", "COMMIT")
         assert await ask(role, *left, count) == [(0,)], name
+    count = "SELECT count(*) FROM reservation"  # they belong to no tenant
+    for tenant in ("blue", ""):
+        assert await ask(role, f"SET dragoman.tenant = '{tenant}'", count) == [(0,)]
     found = await ask(role, "SET dragoman.tenant = 'blue'", "SELECT id FROM task")
     assert found == [("task-blue",)]
     # and writes nothing, whatever it was granted

@@ -1,0 +1,40 @@
+"""Reservations in PostgreSQL."""
+
+from __future__ import annotations
+
+from dragoman.stores.postgres.pool import Source
+from dragoman.stores.postgres.transaction import ASKED, NOW
+from dragoman.stores.reservations import PRUNE_AT_ONCE
+
+# Of several at once, the database lets one insert, and the others wait for it.
+_RESERVE = f"""
+INSERT INTO reservation AS known (space, key, body, expires)
+VALUES ($1, $2, $3, {NOW} + $4::double precision)
+ON CONFLICT (space, key) DO UPDATE SET body = excluded.body, expires = excluded.expires
+WHERE known.expires <= {NOW} RETURNING 1
+"""
+_FIND = f"""
+SELECT body FROM reservation
+WHERE space = $1 AND key = $2 AND (expires IS NULL OR expires > {NOW})
+"""
+_PRUNE = f"""
+DELETE FROM reservation WHERE ctid = ANY(ARRAY(
+  SELECT ctid FROM reservation WHERE expires <= {ASKED}
+  ORDER BY expires LIMIT {PRUNE_AT_ONCE} FOR UPDATE SKIP LOCKED
+)) RETURNING 1
+"""
+
+
+async def reserve(source: Source, space: str, key: str, body: bytes, keep: float | None) -> bytes:
+    """Return the stored form that is there, or else this one, which is there from now on."""
+    while True:
+        if await source.fetch(_RESERVE, space, key, body, keep):
+            return body
+        if found := await source.fetch(_FIND, space, key):
+            return bytes(found[0][0])
+        # it has expired meanwhile
+
+
+async def prune(source: Source) -> int:
+    """Delete some expired reservations. Returns how many."""
+    return len(await source.fetch(_PRUNE))
