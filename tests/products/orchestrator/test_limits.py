@@ -16,7 +16,7 @@ from dragoman.orchestrator.calls import LARGE, MOST_QUESTIONS
 from dragoman.orchestrator.canceler import canceler
 from dragoman.orchestrator.execution import Rules
 from dragoman.orchestrator.model_loop import REFUSED
-from dragoman.orchestrator.team import AGE, FIRST_PAUSE, LAST_PAUSE
+from dragoman.orchestrator.team import ABSENT, AGE, FIRST_PAUSE, LAST_PAUSE
 from dragoman.testing import run_handler
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,6 +36,7 @@ def test_the_budget() -> None:
         ("An agent may ask five questions in a step", MOST_QUESTIONS, 5),
         ("is called again, at most twice", REFUSED, 2),
         ("asks for the cards again every minute", AGE, 60),
+        ("and asked again after ten seconds", ABSENT, 10),
         ("results of more than 64 KiB", LARGE, 65536),
     ],
 )
