@@ -683,23 +683,27 @@ async def test_an_agent_that_redirects_to_loopback() -> None:
     assert artifacts(result)["answer"] == "Nothing."
 
 
-async def test_secrets_stay_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["function", "mapping"])
+async def test_secrets_stay_where_they_belong(how: str) -> None:
     """The caller's token is never passed on; our own credentials go to their agent only; the
     model's key goes to the model only; the model reads none."""
     bank, evil = Peer("Bank", "paid"), Peer("Evil", STEAL)
+    ours = {"headers": {"authorization": "Bearer own-secret"}}
 
     def connections(address: str) -> dict[str, Any]:
-        headers = {"authorization": "Bearer own-secret"} if bank.host in address else {}
-        return {"headers": headers}
+        return ours if bank.host in address else {}
 
     first = send_message("evil", "hello")
-    options: dict[str, Any] = {
-        "connections": connections,
-        "settings": {"auth": Token({"ann": "caller-secret"})},
-        "model": {"key": "model-secret"},
-    }
     async with (
-        desk(obeying(first), bank, evil, **options) as office,
+        serving(bank) as bank.url,
+        desk(
+            obeying(first),
+            bank,
+            evil,
+            connections=connections if how == "function" else {bank.url: ours},
+            settings={"auth": Token({"ann": "caller-secret"})},
+            model={"key": "model-secret"},
+        ) as office,
         Client.connect(app=office.app, auth=StaticToken("caller-secret")) as client,
     ):
         result = await client.send("hello")
