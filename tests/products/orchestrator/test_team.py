@@ -15,7 +15,7 @@ from dragoman import Agent, App, Settings, Turn
 from dragoman.client import Client, fetch_card
 from dragoman.client.transport import HTTPTransport
 from dragoman.model.types import SecurityRequirement, StringList
-from dragoman.orchestrator import Orchestrator, Step, team
+from dragoman.orchestrator import Orchestrator, Step, agent_team
 from dragoman.registry import Registry
 from tests.client.authorization_server import presiding
 from tests.client.fake_user import robot
@@ -57,7 +57,7 @@ async def town() -> AsyncIterator[Town]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cards are fetched again for each task."""
-    monkeypatch.setattr(team, "AGE", 0.0)
+    monkeypatch.setattr(agent_team, "AGE", 0.0)
 
 
 async def card_of(url: str) -> tuple[Any, bytes]:
@@ -275,7 +275,7 @@ async def test_callers_do_not_see_the_tasks_inside() -> None:
 async def test_an_agent_that_hangs_does_not_hold_up_the_others(
     town: Town, unhurried: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(team, "OVERDUE", 0.05)
+    monkeypatch.setattr(agent_team, "OVERDUE", 0.05)
     gate = asyncio.Event()
     gate.set()
     quick = Worker("Quick")
@@ -302,7 +302,7 @@ async def test_a_restart_while_somebody_is_away(
     tmp_path: Path, away: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan that is under way waits for an agent, or for the registry that knows it."""
-    monkeypatch.setattr(team, "FIRST_PAUSE", 0.1)
+    monkeypatch.setattr(agent_team, "FIRST_PAUSE", 0.1)
     flight = Worker("Flight")
     settings = {"drain_timeout": 0.0, "poll": 0.02, "store": f"sqlite:///{tmp_path / 'tasks.db'}"}
     async with asyncio.timeout(30), AsyncExitStack() as registries, AsyncExitStack() as agents:
