@@ -161,10 +161,10 @@ def prune(arguments: Namespace, make: Make) -> int:
             dry=arguments.dry_run,
         ):
             meter.show(f"{count(done.tasks, 'task')}, {size(done.size)}")
-    verb = "would be deleted" if arguments.dry_run else "forgotten"
+    verb = "would be deleted" if arguments.dry_run else "deleted"
     print(f"{count(done.tasks, 'task')} {verb}, {size(done.size)}")
     if done.reservations:
-        print(f"{count(done.reservations, 'reservation')} forgotten, whose time was over")
+        print(f"{count(done.reservations, 'reservation')} deleted, because they had expired")
     if done.pending:
         print(f"{count(done.pending, 'task')} kept: webhooks have undelivered events")
     if done.recent:
