@@ -326,8 +326,9 @@ async def test_an_approval_that_is_too_large() -> None:
     assert artifacts(result)["answer"] == "Done."
 
 
-async def test_files_that_are_refused() -> None:
-    """They reach neither the client nor another agent."""
+@pytest.mark.parametrize("how", ["refuses", "breaks"])
+async def test_files_that_are_refused(how: str) -> None:
+    """They reach neither the client nor another agent; nor do those that could not be scanned."""
 
     def work(turn: Turn) -> Any:
         good = Part(raw=b"pixels", filename="good.png", media_type="image/png")
@@ -345,11 +346,16 @@ async def test_files_that_are_refused() -> None:
         {"name": "get", "agent": "evil", "text": "x"},
         {"name": "print", "agent": "printer", "data": {"$from": "get/files"}},
     )
+
     seen = []
 
     def scan(part: Part, caller: Caller) -> str | None:
         seen.append(part.filename)
-        return "a virus" if part.raw == b"virus" else None
+        if part.raw != b"virus":
+            return None
+        if how == "breaks":
+            raise OSError("the scanner is away")
+        return "a virus"
 
     script = [say(None, plan), "Done."]
     async with desk(

@@ -502,6 +502,47 @@ async def test_wrong_requests(tmp_path: Path) -> None:
         assert (await http.get("/registry/changes?limit=-1")).status_code == 400
 
 
+async def test_filters_of_a_search(tmp_path: Path) -> None:
+    """Values of one filter are alternatives; all filters must match."""
+    one, two = Desk(), Desk()
+    async with (
+        opened(tmp_path) as client,
+        one.shows(modes=["image/png"]) as url,
+        two.shows(name="Hotel Desk", tags=["hotel"], version="2.0") as other,
+    ):
+        await client.add(url, approve=True, alias="one")
+        await client.add(other, approve=True, alias="two")
+
+        async def found(**filters: Any) -> list[str]:
+            return sorted(hit.entry.alias for hit in await client.search("desk", **filters))
+
+        assert await found() == ["one", "two"]
+        assert await found(modes=["image/png"]) == ["one"]
+        assert await found(modes=["IMAGE/PNG", "text/plain"]) == ["one", "two"]
+        assert await found(modes=["image/gif"]) == []
+        assert await found(tags=["hotel"]) == ["two"]
+        assert await found(tags=["hotel", "travel"]) == ["one", "two"]
+        assert await found(tags=["hotel"], versions=["1.0"]) == []
+        assert await found(skills=["book_flight"], versions=["2.0"]) == ["two"]
+        assert await found(publishers=["127.0.0.1"]) == ["one", "two"]
+        assert await found(publishers=["127.0.0.2"]) == []
+        assert await found(trust="signed") == []
+        assert await found(healthy=False) == []
+
+
+async def test_names_count_more_than_descriptions(tmp_path: Path) -> None:
+    one, two = Desk(), Desk()
+    async with (
+        opened(tmp_path) as client,
+        one.shows(name="Desk A", description="Parrots.") as described,
+        two.shows(name="Parrots", description="Desk B.") as named,
+    ):
+        await client.add(described, approve=True)
+        await client.add(named, approve=True)
+        found = await client.search("parrots")
+    assert [hit.entry.url for hit in found] == [named, described]
+
+
 async def test_words_of_the_query_language_are_words(tmp_path: Path) -> None:
     desk = Desk()
     async with opened(tmp_path) as client, desk.shows() as url:
