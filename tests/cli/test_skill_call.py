@@ -127,7 +127,10 @@ async def test_options_are_arguments(capfd: Capture, url: str) -> None:
         (["book_hotel", "--cty", "R", "--city", "R"], "unrecognized arguments: --cty R"),
         (["develop", "--photo", "nowhere"], "--photo: nowhere: No such file or directory"),
         (["free", "--data", "[]"], "--data: expected a JSON object"),
-        (["dance"], "the agent has no skill 'dance'; its skills are: book_hotel, develop, add, free"),
+        (
+            ["dance"],
+            "the agent has no skill 'dance'; its skills are: book_hotel, develop, add, free",
+        ),
     ],
     ids=str,
 )
