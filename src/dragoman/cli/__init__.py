@@ -126,14 +126,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve one agent at /, several agents at /<key>, or an App.",
         **examples(
             "serve booking:agent",
-            "serve booking:agent --host 0.0.0.0 --cert server.pem --push",
-            "serve booking:agent weather:agent --store postgresql://db/tasks --set rate=20",
+            "serve booking:agent weather:agent --host 0.0.0.0 --cert server.pem --set rate=20",
+            "serve --mcp-server 'uvx mcp-server-time'",
             more=MORE,
         ),
     )
+    from dragoman.cli import mcp_servers
+
     serve.add_argument(
         "agents",
-        nargs="+",
+        nargs="*",
         metavar="module:agent",
         help="what to import, such as booking:agent: an Agent, an App, an executor of a2a-sdk, or "
         "an agent of another framework; several agents are allowed, but only one App",
@@ -158,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--workers", nargs="?", const="", help=argparse.SUPPRESS
     )  # known from uvicorn
+    mcp_servers.add(serve)
     _add_settings(serve)
     serve.set_defaults(run=_serve)
 
@@ -369,8 +372,11 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from dragoman.cli import serve
+    from dragoman.cli import mcp_servers, serve
 
+    mcp = mcp_servers.given(arguments)
+    if not arguments.agents and not mcp.servers:
+        raise UsageError("serve: say which agents, such as booking:agent, or give --mcp-server")
     if arguments.workers is not None:
         raise UsageError(f"--workers: there is no such option; {load_settings.INSTEAD['workers']}")
     announced = None
@@ -381,4 +387,6 @@ def _serve(arguments: argparse.Namespace) -> int:
             raise UsageError("--announce: cannot be used with --reload")
         announced = Announcement.of(arguments.announce, arguments.announce_token)
     options = _options(arguments)
-    return serve.run(arguments.agents, options, reload=arguments.reload, announced=announced)
+    return serve.run(
+        arguments.agents, options, reload=arguments.reload, announced=announced, mcp=mcp
+    )

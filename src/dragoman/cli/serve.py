@@ -30,6 +30,7 @@ from dragoman.telemetry.logs import configure, logger
 
 if TYPE_CHECKING:
     from dragoman.cli.announcement import Announcement
+    from dragoman.cli.mcp_servers import MCPServers
 
 CHILD = "DRAGOMAN__SERVE"
 OBJECTS = ("store", "bell", "auth")
@@ -55,16 +56,17 @@ def run(
     *,
     reload: bool,
     announced: Announcement | None = None,
+    mcp: MCPServers | None = None,
 ) -> int:
     """Serve until interrupted."""
     uvicorn = _uvicorn()
     hang_up()
-    app = build(names, options)
+    app = build(names, options, mcp)
     if not reload:
         return _host(uvicorn, app, announced)
     listener = _listen(app.settings)
     with suppress(KeyboardInterrupt):
-        _reload(uvicorn, names, options, app.settings, listener)
+        _reload(uvicorn, names, options, app.settings, listener, mcp)
     return 0
 
 
@@ -168,12 +170,13 @@ def _return_memory() -> None:
         return
 
 
-def build(names: Sequence[str], options: Options) -> App:
+def build(names: Sequence[str], options: Options, mcp: MCPServers | None = None) -> App:
     """Import agents (`module:agent`) or one App (`module:app`), and return the application with the
     settings in force. Configures logging."""
     settings = options.in_force()
     configure(settings.log_level, settings.log_format)
-    found = [load(name) for name in names]
+    found: list[Agent | App] = [load(name) for name in names]
+    found += mcp.agents() if mcp is not None else []
     if len(found) > 1 and any(isinstance(each, App) for each in found):
         raise UsageError(f"{' '.join(names)}: give agents, or one App, which has its agents")
     return compose(found, options, settings)
@@ -310,13 +313,14 @@ def _reload(
     options: Options,
     settings: Settings,
     listener: socket.socket,
+    mcp: MCPServers | None,
 ) -> None:
     """Let uvicorn start a child process after each change, which calls `child`."""
     from uvicorn.supervisors import ChangeReload
 
     from dragoman.cli.server import Server
 
-    os.environ[CHILD] = msgspec.json.encode((names, options)).decode()
+    os.environ[CHILD] = msgspec.json.encode((names, options, mcp)).decode()
     config = _config(
         uvicorn,
         "dragoman.cli.serve:child",
@@ -330,9 +334,12 @@ def _reload(
 
 def child() -> App:
     """Return the application in a process that `--reload` started."""
-    names, options = msgspec.json.decode(os.environ[CHILD], type=tuple[list[str], Options])
+    from dragoman.cli.mcp_servers import MCPServers
+
+    kind = tuple[list[str], Options, MCPServers | None]
+    names, options, mcp = msgspec.json.decode(os.environ[CHILD], type=kind)
     try:
-        return build(names, options)
+        return build(names, options, mcp)
     except (SettingsError, UsageError) as error:  # the next change may fix it
         print(f"dragoman: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -100,8 +100,8 @@ async def test_an_agent_that_is_down_is_canceled_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cancel is durable: it goes on over a restart of the orchestrator."""
-    monkeypatch.setattr("dragoman.orchestrator.canceler.FIRST_PAUSE", 0.2)
-    monkeypatch.setattr("dragoman.orchestrator.canceler.LIMIT", 1.0)
+    monkeypatch.setattr("dragoman.orchestrator.cancel_remote_tasks.FIRST_PAUSE", 0.2)
+    monkeypatch.setattr("dragoman.orchestrator.cancel_remote_tasks.LIMIT", 1.0)
     flight = Worker("Flight")
     store = f"sqlite:///{tmp_path / 'tasks.db'}"
     down = asyncio.Event()

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import Part, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent, Turn
 from dragoman.client import Result
-from dragoman.orchestrator import Budget, team
+from dragoman.orchestrator import Budget, agent_team
 from tests.products.orchestrator.chat_server import Call, Request, call, say
 from tests.products.orchestrator.desk import (
     Peer,
@@ -356,7 +356,7 @@ async def test_a_result_that_is_a_file_is_named() -> None:
 
 
 async def test_without_agents_the_model_gets_no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team, "ATTEMPTS", 1)
+    monkeypatch.setattr(agent_team, "ATTEMPTS", 1)
     async with desk(["There is nobody."], "http://127.0.0.1:9") as office:
         result = await office.send("a trip")
     assert office.prompts[0].tools == []
