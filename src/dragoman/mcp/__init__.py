@@ -9,11 +9,19 @@ It needs the extra `mcp`. `import dragoman.mcp` itself loads nothing.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from dragoman.mcp.server.application import McpApp, mounts
+    from dragoman.mcp.server.stdio import serve_stdio
 
-_PLACES: dict[str, str] = {}
+__all__ = ["McpApp", "mounts", "serve_stdio"]
+
+_PLACES = {
+    "McpApp": "server.application",
+    "mounts": "server.application",
+    "serve_stdio": "server.stdio",
+}
 """The public names, and the modules that have them."""
 
 
