@@ -375,6 +375,11 @@ def masked(line: str) -> str:
 # ---- settings ------------------------------------------------------------------------------
 
 
+@each("json")
+def test_json_is_json(block: Block) -> None:
+    assert json.loads(block.text)
+
+
 @each("toml")
 def test_settings_are_understood(block: Block, here: Path) -> None:
     if block.text.startswith("[project."):  # of a package, and not of ours

@@ -116,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         completion,
         db_parser,
         mcp_commands,
+        mcp_servers,
         registry_parser,
         skill_call,
         webhook_commands,
@@ -127,14 +128,14 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve one agent at /, several agents at /<key>, or an App.",
         **examples(
             "serve booking:agent",
-            "serve booking:agent --host 0.0.0.0 --cert server.pem --push",
-            "serve booking:agent weather:agent --store postgresql://db/tasks --set rate=20",
+            "serve booking:agent weather:agent --host 0.0.0.0 --cert server.pem --set rate=20",
+            "serve --mcp-server 'uvx mcp-server-time'",
             more=MORE,
         ),
     )
     serve.add_argument(
         "agents",
-        nargs="+",
+        nargs="*",
         metavar="module:agent",
         help="what to import, such as booking:agent: an Agent, an App, an executor of a2a-sdk, or "
         "an agent of another framework; several agents are allowed, but only one App",
@@ -160,6 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--workers", nargs="?", const="", help=argparse.SUPPRESS
     )  # known from uvicorn
+    mcp_servers.add(serve)
     _add_settings(serve)
     serve.set_defaults(run=_serve)
 
@@ -364,8 +366,11 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from dragoman.cli import serve
+    from dragoman.cli import mcp_servers, serve
 
+    mcp = mcp_servers.given(arguments)
+    if not arguments.agents and not mcp.servers:
+        raise UsageError("serve: say which agents, such as booking:agent, or give --mcp-server")
     if arguments.workers is not None:
         raise UsageError(f"--workers: there is no such option; {load_settings.INSTEAD['workers']}")
     announced = None
@@ -382,4 +387,5 @@ def _serve(arguments: argparse.Namespace) -> int:
         reload=arguments.reload,
         announced=announced,
         patience=arguments.patience if arguments.mcp else None,
+        mcp=mcp,
     )

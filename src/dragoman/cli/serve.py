@@ -30,6 +30,7 @@ from dragoman.telemetry.logs import configure, logger
 
 if TYPE_CHECKING:
     from dragoman.cli.announcement import Announcement
+    from dragoman.cli.mcp_servers import MCPServers
 
 CHILD = "DRAGOMAN__SERVE"
 OBJECTS = ("store", "bell", "auth")
@@ -55,17 +56,18 @@ def run(
     *,
     reload: bool,
     announced: Announcement | None = None,
+    mcp: MCPServers | None = None,
     patience: float | None = None,
 ) -> int:
     """Serve until interrupted. With `patience`, the agents are an MCP server, too."""
     uvicorn = _uvicorn()
     hang_up()
-    app = build(names, options, patience)
+    app = build(names, options, mcp, patience)
     if not reload:
         return _host(uvicorn, app, announced)
     listener = _listen(app.settings)
     with suppress(KeyboardInterrupt):
-        _reload(uvicorn, names, options, app.settings, listener, patience)
+        _reload(uvicorn, names, options, app.settings, listener, mcp, patience)
     return 0
 
 
@@ -169,24 +171,30 @@ def _return_memory() -> None:
         return
 
 
-def build(names: Sequence[str], options: Options, patience: float | None = None) -> App:
+def build(
+    names: Sequence[str],
+    options: Options,
+    mcp: MCPServers | None = None,
+    patience: float | None = None,
+) -> App:
     """Import agents (`module:agent`) or one App (`module:app`), and return the application with the
     settings in force. With `patience`, it is an MCP server, too. Configures logging."""
     settings = options.in_force()
     configure(settings.log_level, settings.log_format)
-    found = [load(name) for name in names]
+    found: list[Agent | App] = [load(name) for name in names]
+    found += mcp.agents() if mcp is not None else []
     if len(found) > 1 and any(isinstance(each, App) for each in found):
         raise UsageError(f"{' '.join(names)}: give agents, or one App, which has its agents")
     if patience is None:
         return compose(found, options, settings)
-    from dragoman import mcp
+    from dragoman.mcp import mounts
 
     agents = [each for each in found if isinstance(each, Agent)]
     if len(agents) < len(found):
         raise UsageError(
             "--mcp: an App has its own mounts; write App(…, mounts=dragoman.mcp.mounts(…))"
         )
-    return compose(found, options, settings, mounts=mcp.mounts(*agents, patience=patience))
+    return compose(found, options, settings, mounts=mounts(*agents, patience=patience))
 
 
 def compose(
@@ -320,6 +328,7 @@ def _reload(
     options: Options,
     settings: Settings,
     listener: socket.socket,
+    mcp: MCPServers | None,
     patience: float | None,
 ) -> None:
     """Let uvicorn start a child process after each change, which calls `child`."""
@@ -327,7 +336,7 @@ def _reload(
 
     from dragoman.cli.server import Server
 
-    os.environ[CHILD] = msgspec.json.encode((names, options, patience)).decode()
+    os.environ[CHILD] = msgspec.json.encode((names, options, mcp, patience)).decode()
     config = _config(
         uvicorn,
         "dragoman.cli.serve:child",
@@ -341,10 +350,12 @@ def _reload(
 
 def child() -> App:
     """Return the application in a process that `--reload` started."""
-    kind = tuple[list[str], Options, float | None]
-    names, options, patience = msgspec.json.decode(os.environ[CHILD], type=kind)
+    from dragoman.cli.mcp_servers import MCPServers
+
+    kind = tuple[list[str], Options, MCPServers | None, float | None]
+    names, options, mcp, patience = msgspec.json.decode(os.environ[CHILD], type=kind)
     try:
-        return build(names, options, patience)
+        return build(names, options, mcp, patience)
     except (SettingsError, UsageError) as error:  # the next change may fix it
         print(f"dragoman: {error}", file=sys.stderr)
         raise SystemExit(2) from None

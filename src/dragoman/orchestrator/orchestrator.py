@@ -267,7 +267,8 @@ class Orchestrator(Agent):
 
             async def choose(words: Any = said) -> Choice:
                 members = await self.team.members(turn.caller)
-                return route(words, members.values(), turn.message)
+                complete = self.team.complete(members)
+                return route(words, members.values(), turn.message, complete=complete)
 
             choice: Choice = await turn.step("route", choose, returns=Choice)
             if choice.step is not None:

@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -38,6 +38,8 @@ INSIDE = "http://inside/"
 """How the address of an agent in this process begins."""
 AGE = 60.0
 """Seconds for which a card is used before it is fetched again."""
+ABSENT = 10.0
+"""Seconds after which agents that did not respond are asked again."""
 FORGOTTEN = 3600.0
 """Seconds for which the last card of an agent that does not respond is used."""
 FETCH = 10.0
@@ -191,10 +193,12 @@ class Team:
         self._connections = Connections()
         self._found: list[tuple[Any, AgentCard, Mapping[str, RemoteSkill]]] = []
         self._seen: dict[Any, tuple[float, AgentCard, Mapping[str, RemoteSkill]]] = {}
-        self._fresh = 0.0
+        self._fresh = self._again = 0.0
         self._refreshing: asyncio.Task[None] | None = None
         self.absent: dict[str, str] = {}
         """The agents that cannot be called now, and why."""
+        self._missed: dict[str, str] = {}
+        """Those that the refresh that is running has not found."""
 
     async def close(self) -> None:
         """Close the connections to agents and registries. The next call opens new ones."""
@@ -215,6 +219,10 @@ class Team:
         """The agents that this caller may use, by their names."""
         return {each.name: each for each in await self._every() if self.allows(caller, each)}
 
+    def complete(self, members: Collection[str]) -> bool:
+        """Whether these are all agents of the team: nobody is absent, and none is left out."""
+        return not self.absent and len(members) == len(_named(self._found))
+
     async def member(self, caller: Caller, address: str) -> Member | None:
         """The agent at this address; None if it is not in the team, or the caller may not use it.
         If it could be one that is away, it is waited for."""
@@ -229,11 +237,14 @@ class Team:
             self._fresh, pause = 0.0, 2 * pause
 
     async def _every(self) -> list[Member]:
-        """All agents of the team, by their newest cards."""
-        if not self._found or time.monotonic() > self._fresh:
-            running = self._refreshing
-            if running is None or running.done():
-                running = self._refreshing = asyncio.create_task(self._refresh())
+        """All agents of the team, by their newest cards. Nobody waits for those that are absent."""
+        now = time.monotonic()
+        stale = not self._found or now > self._fresh
+        running = self._refreshing
+        idle = running is None or running.done()
+        if idle and (stale or (self.absent and now > self._again)):
+            running = self._refreshing = asyncio.create_task(self._refresh())
+        if stale and running is not None:
             done, _ = await asyncio.wait([running], timeout=OVERDUE if self._found else None)
             for task in done:
                 task.result()
@@ -283,7 +294,7 @@ class Team:
     # -- cards
 
     async def _refresh(self) -> None:
-        self.absent.clear()
+        self._missed = {}
         targets = await self._targets()
         limit = asyncio.Semaphore(AT_ONCE)
 
@@ -293,7 +304,9 @@ class Team:
 
         found = await asyncio.gather(*map(look, targets))
         self._found = [each for each in found if each is not None]
-        self._fresh = time.monotonic() + (AGE if self._found else 1.0)
+        self.absent = self._missed
+        now = time.monotonic()
+        self._fresh, self._again = now + (AGE if self._found else 1.0), now + ABSENT
 
     async def _targets(self) -> list[Any]:
         found: list[Any] = []
@@ -363,7 +376,7 @@ class Team:
     def _miss(self, target: Any, error: BaseException) -> None:
         why = str(error) or type(error).__name__
         name = target if isinstance(target, str) else getattr(target, "name", repr(target))
-        self.absent[str(name)] = why
+        self._missed[str(name)] = why
         level = logging.INFO if isinstance(error, Unreachable | TimeoutError) else logging.WARNING
         logger.log(level, "team: cannot use %s: %s", name, why)
 

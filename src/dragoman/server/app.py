@@ -585,7 +585,8 @@ class App:
                 raise RuntimeError("the application was stopped")
             await self.start()
         except Exception as why:
-            if isinstance(why, A2AError | SettingsError):  # the message of these is enough
+            # the message of these is enough
+            if isinstance(why, A2AError | AgentError | SettingsError):
                 logger.error("the application cannot start: %s", why)
             else:
                 logger.exception("the application cannot start")
@@ -702,7 +703,7 @@ class App:
                     await self.start()
                 except Exception as error:
                     # The server prints the message of these, which is enough.
-                    if not isinstance(error, A2AError | SettingsError):
+                    if not isinstance(error, A2AError | AgentError | SettingsError):
                         logger.exception("the application cannot start")
                     failed = {"type": "lifespan.startup.failed", "message": redacted(str(error))}
                     await send(failed)

@@ -114,6 +114,8 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     """The number of private entries in the log."""
     waits: int = 0
     """What a suspended handler waits for, see `Pause`; 0 if none is suspended."""
+    deadline: float = 0.0
+    """By when it must have ended, by the store's clock; 0 if none is suspended."""
     reading: bool = False
     """Whether another worker must read the message in work again if its worker stops: the handler
     has neither ended nor been suspended. Only if the log has private entries."""

@@ -1,123 +1,83 @@
-"""The agents that the tests of MCP serve, as files that a process can import."""
+"""The MCP server of the tests, over HTTP and as a process, in every version of the protocol."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
-import msgspec
-from msgspec import Struct
+from dragoman import Agent, App
+from dragoman.client import Client
+from dragoman.mcp import StdioServer
+from tests.harness.server import serving
+from tests.products.mcp.servers import desk_server
 
-from dragoman import Agent, Part, Turn
-
-PAYMENT = {"amount": 5}
-PNG = b"\x89PNG\r\n\x1a\n"
-began, released = asyncio.Event(), asyncio.Event()
-"""Set when a task of `wait` has begun, and when it was canceled."""
-
-
-class Booking(Struct):
-    """A booked flight."""
-
-    reference: str
-    seats: int
+HERE = Path(__file__).parent / "servers"
+NEW, OLD, OLDER = "2026-07-28", "2025-11-25", "2025-06-18"
+VERSIONS = (OLDER, OLD, NEW)
 
 
-desk = Agent("Desk", description="Books flights.", version="1.0.0")
+def command(version: str = NEW, script: str = "desk_server.py", **env: str) -> StdioServer:
+    """The server as a process."""
+    words = [sys.executable, str(HERE / script)]
+    if version != NEW:
+        words = [sys.executable, str(HERE / "older.py"), version, *words]
+    return StdioServer(command=tuple(words), name="desk", env=env)
 
 
-@desk.skill(tags=["travel"], examples=["Book a flight to Rome", "I want to fly to Oslo"])
-async def book(
-    city: Annotated[str, msgspec.Meta(description="Where to")], seats: int = 1
-) -> Booking:
-    """Book a flight."""
-    return Booking(f"FL-{city}", seats)
+@asynccontextmanager
+async def over_http(version: str = NEW) -> AsyncIterator[str]:
+    """The URL of the server in this process."""
+    app = desk_server.server.streamable_http_app()
+    async with serving(app if version == NEW else _older(app, version)) as url:
+        yield f"{url}/mcp"
 
 
-@desk.skill(tags=["travel"], ask=True)
-async def reserve(city: str, nights: int) -> Booking:
-    """Reserve a hotel."""
-    return Booking(f"HO-{city}", nights)
+@asynccontextmanager
+async def calling(agent: Agent, **options: Any) -> AsyncIterator[Client]:
+    """A client of an agent in this process."""
+    async with (
+        App(agent, **{"store": "memory:", **options}) as app,
+        Client.connect("http://agent.example", app=app) as client,
+    ):
+        yield client
 
 
-@desk.handler
-@desk.skill(tags=["words"])
-async def echo(turn: Turn) -> str:
-    """Say it again."""
-    return turn.text
+def _older(app: Any, version: str) -> Any:
+    """The application as a server that only knows this version."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await app(scope, receive, send)
+            return
+        body, more = b"", True
+        while more:
+            event = await receive()
+            body, more = body + event.get("body", b""), event.get("more_body", False)
+        message = json.loads(body)
+        if message.get("method") == "server/discover":
+            await _refuse(send, message["id"])
+            return
+        if message.get("method") == "initialize":
+            message["params"]["protocolVersion"] = version
+        headers = [(name, text) for name, text in scope["headers"] if name != b"content-length"]
+        body = json.dumps(message).encode()
+        scope = {**scope, "headers": [*headers, (b"content-length", b"%d" % len(body))]}
+        events = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Any:
+            return events.pop() if events else await receive()
+
+        await app(scope, replay, send)
+
+    return serve
 
 
-@desk.skill(tags=["words"])
-async def progress(turn: Turn):
-    """Report what happens."""
-    for word in ("searching", "comparing"):
-        yield turn.working(word)
-        await asyncio.sleep(0)
-    yield turn.artifact("Found", name="result")
-
-
-@desk.skill(tags=["words"])
-async def chat(turn: Turn):
-    """Ask for a date."""
-    if turn.text.startswith("On "):
-        yield turn.artifact(f"Booked {turn.text}", name="booking")
-    else:
-        yield turn.ask("Which date?")
-
-
-@desk.skill(tags=["words"])
-async def pay(turn: Turn):
-    """Pay, if that is approved."""
-    if await turn.granted(PAYMENT):
-        yield turn.artifact("Paid")
-    elif turn.approval is not None:
-        yield turn.reject("It was declined")
-    else:
-        yield turn.require_auth("Pay 5 euros?", operation=PAYMENT)
-
-
-@desk.skill(tags=["words"])
-async def wait(turn: Turn) -> str:
-    """Never end."""
-    began.set()
-    try:
-        await asyncio.Event().wait()
-    finally:
-        released.set()
-    return ""
-
-
-@desk.skill(tags=["words"])
-async def fail(turn: Turn):
-    """Fail."""
-    yield turn.artifact("half", name="half")
-    yield turn.fail("No seats are left")
-
-
-@desk.skill(tags=["files"])
-async def files(turn: Turn):
-    """Give files."""
-    yield turn.artifact(
-        [
-            Part(text="Here they are"),
-            Part(raw=PNG, media_type="image/png", filename="seat.png"),
-            Part(raw=b"%PDF", media_type="application/pdf", filename="ticket.pdf"),
-            Part(url="https://a.example/terms.pdf", media_type="application/pdf"),
-        ],
-        name="documents",
-    )
-
-
-@desk.skill(tags=["files"])
-async def size(document: bytes, name: str = "it") -> str:
-    """Say how large a file is."""
-    return f"{name} has {len(document)} bytes"
-
-
-hotel = Agent("Hotel", description="Has rooms.", version="1.0.0", key="hotel")
-
-
-@hotel.skill(tags=["travel"])
-async def book_room(turn: Turn) -> str:
-    """Book a room."""
-    return f"room: {turn.text}"
+async def _refuse(send: Any, id: Any) -> None:
+    error = {"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "Method not found"}}
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(error).encode()})

@@ -14,7 +14,7 @@ from mcp import MCPError
 from dragoman import App
 from dragoman.mcp import McpApp, mounts
 from tests.harness.server import served
-from tests.products.mcp import desk
+from tests.products.mcp import served_agents as desk
 from tests.products.mcp.clients import MODES, User, client, task_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -326,8 +326,9 @@ async def test_an_approval_that_is_too_large() -> None:
     assert artifacts(result)["answer"] == "Done."
 
 
-async def test_files_that_are_refused() -> None:
-    """They reach neither the client nor another agent."""
+@pytest.mark.parametrize("how", ["refuses", "breaks"])
+async def test_files_that_are_refused(how: str) -> None:
+    """They reach neither the client nor another agent; nor do those that could not be scanned."""
 
     def work(turn: Turn) -> Any:
         good = Part(raw=b"pixels", filename="good.png", media_type="image/png")
@@ -345,11 +346,16 @@ async def test_files_that_are_refused() -> None:
         {"name": "get", "agent": "evil", "text": "x"},
         {"name": "print", "agent": "printer", "data": {"$from": "get/files"}},
     )
+
     seen = []
 
     def scan(part: Part, caller: Caller) -> str | None:
         seen.append(part.filename)
-        return "a virus" if part.raw == b"virus" else None
+        if part.raw != b"virus":
+            return None
+        if how == "breaks":
+            raise OSError("the scanner is away")
+        return "a virus"
 
     script = [say(None, plan), "Done."]
     async with desk(
@@ -683,23 +689,27 @@ async def test_an_agent_that_redirects_to_loopback() -> None:
     assert artifacts(result)["answer"] == "Nothing."
 
 
-async def test_secrets_stay_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["function", "mapping"])
+async def test_secrets_stay_where_they_belong(how: str) -> None:
     """The caller's token is never passed on; our own credentials go to their agent only; the
     model's key goes to the model only; the model reads none."""
     bank, evil = Peer("Bank", "paid"), Peer("Evil", STEAL)
+    ours = {"headers": {"authorization": "Bearer own-secret"}}
 
     def connections(address: str) -> dict[str, Any]:
-        headers = {"authorization": "Bearer own-secret"} if bank.host in address else {}
-        return {"headers": headers}
+        return ours if bank.host in address else {}
 
     first = send_message("evil", "hello")
-    options: dict[str, Any] = {
-        "connections": connections,
-        "settings": {"auth": Token({"ann": "caller-secret"})},
-        "model": {"key": "model-secret"},
-    }
     async with (
-        desk(obeying(first), bank, evil, **options) as office,
+        serving(bank) as bank.url,
+        desk(
+            obeying(first),
+            bank,
+            evil,
+            connections=connections if how == "function" else {bank.url: ours},
+            settings={"auth": Token({"ann": "caller-secret"})},
+            model={"key": "model-secret"},
+        ) as office,
         Client.connect(app=office.app, auth=StaticToken("caller-secret")) as client,
     ):
         result = await client.send("hello")

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman import Agent, App, Settings, Turn
+from dragoman import Agent, App, Caller, Settings, Turn
 from dragoman.client import Client, fetch_card
 from dragoman.client.transport import HTTPTransport
 from dragoman.model.types import SecurityRequirement, StringList
-from dragoman.orchestrator import Orchestrator, Step, team
+from dragoman.orchestrator import Orchestrator, Step, Team, team
 from dragoman.registry import Registry
 from tests.client.authorization_server import presiding
 from tests.client.fake_user import robot
 from tests.client.protected_agent import guarded
 from tests.harness.server import serving
-from tests.products.orchestrator.office import Worker, office, said, sources, texts
+from tests.products.orchestrator.office import Worker, eventually, office, said, sources, texts
 from tests.products.registry.parts import registry
 
 
@@ -146,6 +146,43 @@ async def test_absent_members_are_left_out_until_they_come(town: Town, unhurried
         assert list(desk.team.absent) == [nowhere]
         await town.open(Worker("Late"), port)
         assert sources(await caller.send("go")) == {"late": "done", "here": "done"}
+
+
+async def test_absent_members_are_asked_again_soon(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when all cards are fetched again. The others do not wait for it."""
+    monkeypatch.setattr("dragoman.orchestrator.team.ABSENT", 0.0)
+    async with serving(Worker("Nobody")) as nowhere:
+        port = int(nowhere.rpartition(":")[2])
+    here = await town.open(Worker("Here"))
+    async with office(Orchestrator("Desk", agents=[nowhere, here], plan=everybody)) as caller:
+        assert sources(await caller.send("go")) == {"here": "done"}
+        await town.open(Worker("Late"), port)
+
+        async def came() -> bool:
+            return sources(await caller.send("go")) == {"late": "done", "here": "done"}
+
+        await eventually(came)
+
+
+async def test_an_agent_that_is_away_is_waited_for_while_cards_are_fetched(
+    town: Town, unhurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refresh that has not ended says nothing about it."""
+    monkeypatch.setattr(team, "OVERDUE", 0.01)
+    monkeypatch.setattr(team, "FIRST_PAUSE", 0.05)
+    async with serving(Worker("Nobody")) as nowhere:
+        port = int(nowhere.rpartition(":")[2])
+    agents = Team([nowhere, await town.open(Worker("Here"))])
+    assert [*await agents.members(Caller())] == ["here"]
+    looking = asyncio.create_task(agents.member(Caller(), f"{nowhere}/"))
+    done, _ = await asyncio.wait([looking], timeout=0.1)
+    assert not done
+    await town.open(Worker("Late"), port)
+    found = await looking
+    assert found is not None and found.name == "late"
+    await agents.close()
 
 
 def clerk(skill: str) -> App:

@@ -34,20 +34,9 @@ from dragoman.registry.operations import Operations
 from dragoman.security import Basic, Bearer, Token
 from dragoman.security.card_keys import CardKey
 from tests.harness.server import served, serving
-from tests.products.registry.parts import READER, TOKENS, Desk, registry
+from tests.products.registry.parts import READER, TOKENS, Desk, opened, registry, states
 
 OLD, NEW, EVIL = CardKey.generate("ES256"), CardKey.generate("EdDSA"), CardKey.generate("ES256")
-
-
-@asynccontextmanager
-async def opened(folder: Path, **options: Any) -> AsyncIterator[Registry]:
-    """A registry on this machine, without authentication."""
-    async with served(registry(folder, **options)) as server, Registry(server.url) as client:
-        yield client
-
-
-async def states(client: Registry) -> dict[str, str]:
-    return {entry.urn: entry.state for entry in await client.entries()}
 
 
 async def answer(target: Any, **options: Any) -> str:
@@ -433,99 +422,6 @@ def test_credentials_need_tls() -> None:
     Registry("https://agents.example", auth=StaticToken("x"))
 
 
-# -- announcements
-
-
-async def test_announcements_wait(tmp_path: Path) -> None:
-    desk = Desk()
-    options = {"allow": ["127.0.0.1"], "auth": [TOKENS]}
-    async with served(registry(tmp_path, **options)) as server, desk.shows() as url:
-        announcer = Registry(server.url, auth=StaticToken("announcer"))
-        operator = Registry(server.url, auth=StaticToken("operator"))
-        urn, state = await announcer.announce(url, ["Fly me to Rome"])
-        assert state == "pending" and not (await announcer.search()).total
-        entry = (await operator.details(urn)).entry
-        assert (entry.source, entry.named_by) == ("announced", "agents")
-        await operator.remove(urn)
-        assert (await announcer.announce(url)) == (urn, "removed")  # it stays so
-        assert (await operator.add(url)).entry.state == "pending"
-        await operator.reject(urn)
-        assert (await announcer.announce(url)) == (urn, "rejected")
-        with pytest.raises(RegistryError, match="was rejected; add"):
-            await operator.refresh(urn)
-        await announcer.close()
-        await operator.close()
-
-
-async def test_announcements_that_lead_to_private_addresses(tmp_path: Path) -> None:
-    desk = Desk()
-    async with opened(tmp_path) as client, desk.shows() as url:
-        for where in (url, f"http://localhost:{desk.port}", "https://10.0.0.7", "http://[::1]:1"):
-            with pytest.raises(RegistryError, match="must not be used"):
-                await client.announce(where)
-        assert not await states(client)
-
-
-async def test_a_public_card_that_names_private_addresses(tmp_path: Path) -> None:
-    """The card is at an allowed address; its interfaces are not."""
-    desk = Desk()
-    async with (
-        desk.shows(url="http://127.0.0.2:9") as url,
-        opened(tmp_path, allow=[f"127.0.0.1:{desk.port}"]) as client,
-    ):
-        with pytest.raises(RegistryError, match=r"its card names http://127\.0\.0\.2:9"):
-            await client.announce(url)
-        assert not await states(client)
-
-
-async def test_a_card_that_names_another_private_host(tmp_path: Path) -> None:
-    """The operator has typed one address, not what the card there says."""
-    desk = Desk()
-    async with opened(tmp_path) as client, desk.shows(url="http://10.0.0.7") as url:
-        with pytest.raises(RegistryError, match=r"its card names http://10\.0\.0\.7.*--allow"):
-            await client.add(url, approve=True)
-        assert not await states(client)
-    async with opened(tmp_path, allow=["10.0.0.7"]) as client, desk.shows(url="http://10.0.0.7"):
-        assert (await client.add(url)).entry.state == "pending"
-
-
-async def test_a_card_may_name_other_ports_of_the_typed_host(tmp_path: Path) -> None:
-    desk = Desk()
-    async with opened(tmp_path) as client, desk.shows(url="http://localhost:9") as url:
-        assert (await client.add(url)).entry.state == "pending"
-
-
-async def test_a_known_agent_whose_card_leads_inside_keeps_its_approved_card(
-    tmp_path: Path,
-) -> None:
-    desk = Desk()
-    async with opened(tmp_path, accept=["*"]) as client:
-        async with desk.shows() as url:
-            await client.add(url, approve=True, alias="desk")
-        async with desk.shows(url="http://10.0.0.7"):
-            with pytest.raises(RegistryError, match="must not be used"):
-                await client.refresh("desk")
-            entry = (await client.details("desk")).entry
-            assert (entry.state, entry.health.ok) == ("approved", False)
-            assert entry.card.supported_interfaces[0].url.startswith(url)
-
-
-async def test_squatting_names(tmp_path: Path) -> None:
-    good, bad = Desk(), Desk()
-    async with (
-        opened(tmp_path) as client,
-        good.shows(name="Flight Desk") as one,
-        bad.shows(name="Fl\N{LATIN SMALL LETTER DOTLESS I}ght Desk") as two,
-    ):
-        first = (await client.add(one, approve=True, alias="flights")).entry
-        second = await client.add(two)
-        assert second.entry.urn != first.urn  # the name gives it nothing
-        assert any(f"looks like that of {first.urn}" in each for each in second.warnings)
-        with pytest.raises(RegistryError, match="belongs to another entry"):
-            await client.approve(second.entry.urn, alias="flights")
-        assert (await client.get("flights")).url == one
-
-
 # -- many at once
 
 
@@ -604,6 +500,47 @@ async def test_wrong_requests(tmp_path: Path) -> None:
             assert said.json()["message"], path
         assert (await http.get("/registry/entries?state=odd")).status_code == 400
         assert (await http.get("/registry/changes?limit=-1")).status_code == 400
+
+
+async def test_filters_of_a_search(tmp_path: Path) -> None:
+    """Values of one filter are alternatives; all filters must match."""
+    one, two = Desk(), Desk()
+    async with (
+        opened(tmp_path) as client,
+        one.shows(modes=["image/png"]) as url,
+        two.shows(name="Hotel Desk", tags=["hotel"], version="2.0") as other,
+    ):
+        await client.add(url, approve=True, alias="one")
+        await client.add(other, approve=True, alias="two")
+
+        async def found(**filters: Any) -> list[str]:
+            return sorted(hit.entry.alias for hit in await client.search("desk", **filters))
+
+        assert await found() == ["one", "two"]
+        assert await found(modes=["image/png"]) == ["one"]
+        assert await found(modes=["IMAGE/PNG", "text/plain"]) == ["one", "two"]
+        assert await found(modes=["image/gif"]) == []
+        assert await found(tags=["hotel"]) == ["two"]
+        assert await found(tags=["hotel", "travel"]) == ["one", "two"]
+        assert await found(tags=["hotel"], versions=["1.0"]) == []
+        assert await found(skills=["book_flight"], versions=["2.0"]) == ["two"]
+        assert await found(publishers=["127.0.0.1"]) == ["one", "two"]
+        assert await found(publishers=["127.0.0.2"]) == []
+        assert await found(trust="signed") == []
+        assert await found(healthy=False) == []
+
+
+async def test_names_count_more_than_descriptions(tmp_path: Path) -> None:
+    one, two = Desk(), Desk()
+    async with (
+        opened(tmp_path) as client,
+        one.shows(name="Desk A", description="Parrots.") as described,
+        two.shows(name="Parrots", description="Desk B.") as named,
+    ):
+        await client.add(described, approve=True)
+        await client.add(named, approve=True)
+        found = await client.search("parrots")
+    assert [hit.entry.url for hit in found] == [named, described]
 
 
 async def test_words_of_the_query_language_are_words(tmp_path: Path) -> None:

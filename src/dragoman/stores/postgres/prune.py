@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from dragoman.stores.postgres.pool import Source
+from dragoman.model.errors import A2AError
+from dragoman.stores.postgres.pool import Pool, Source
 
 SHARDS = 1024
 """Each count is stored in this many parts, so that replicas do not wait for each other."""
@@ -107,6 +108,20 @@ old AS (
 )
 SELECT count(*) FROM gone
 """
+
+
+async def delete(pool: Pool, shard: int, floor: float, before: float, receipts: float) -> int:
+    """Delete some tasks that ended between two times, and whose receipts are older than a third.
+    Returns how many."""
+    try:
+        async with pool.connection() as db, db.transaction():
+            answer = await db.fetch(OLD, floor, before, receipts, shard)
+            await forget_values(db, answer)
+            return int(answer[0][0])
+    except A2AError:
+        raise
+    except Exception as error:
+        raise pool.unavailable(error) from error
 
 
 async def forget_values(db: Any, answer: Sequence[Any]) -> None:
