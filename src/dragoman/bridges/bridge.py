@@ -20,7 +20,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from dragoman import Agent, Message, Part, Turn, UserError
-from dragoman.bridges.state import Files, Saved, change, changed, version
+from dragoman.bridges.saved_state import Files, Saved, change, changed, version
 
 T = TypeVar("T")
 Progress: TypeAlias = Literal["none", "tools", "all"]

@@ -89,12 +89,20 @@ class Parser(argparse.ArgumentParser):
     skills: Callable[[Sequence[str]], dict[str, argparse.ArgumentParser]]
     """Returns the parsers of the arguments after each skill, given the words before it. It asks the
     agent."""
+    intermixed = False
+    """Options may stand between its arguments."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See `argparse`. If the first word names a subcommand, its parser parses the rest."""
         inner = getattr(self, "inner", {})
         if args and args[0] in inner:
             return inner[args[0]].parse_known_args(args[1:], namespace)
+        if self.intermixed and "--" not in args:
+            self.intermixed = False  # it calls this method
+            try:
+                return self.parse_known_intermixed_args(args, namespace)
+            finally:
+                self.intermixed = True
         return super().parse_known_args(args, namespace)
 
 

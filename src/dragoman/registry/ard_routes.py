@@ -25,7 +25,7 @@ from dragoman.registry.entries import (
     RegistryError,
 )
 from dragoman.registry.federation import Federation, Found, merge
-from dragoman.registry.http import Handler, Request, Response, Route
+from dragoman.registry.http_routing import Handler, Request, Response, Route
 from dragoman.registry.operations import Operations
 from dragoman.security.card_keys import CardKey
 from dragoman.security.catalog_signatures import DID_PATH, did_document, sign, signer, web_did

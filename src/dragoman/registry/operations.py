@@ -24,7 +24,7 @@ from dragoman.registry.entries import (
     Source,
     now,
 )
-from dragoman.registry.fetch import Fetcher, FetchFailed
+from dragoman.registry.fetch_card import Fetcher, FetchFailed
 
 logger = logging.getLogger("dragoman.registry")
 

@@ -29,7 +29,7 @@ from dragoman.client import (
 from dragoman.registry import NotFound, Query, Registry, RegistryApp, RegistryError
 from dragoman.registry.database import Database
 from dragoman.registry.entries import Audience
-from dragoman.registry.fetch import Fetcher, FetchFailed
+from dragoman.registry.fetch_card import Fetcher, FetchFailed
 from dragoman.registry.operations import Operations
 from dragoman.security import Basic, Bearer, Token
 from dragoman.security.card_keys import CardKey

@@ -28,11 +28,11 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from dragoman import UserError
 from dragoman.bridges.bridge import Outcome, Question, Run
-from dragoman.bridges.crewai.calls import Calls
-from dragoman.bridges.crewai.copies import Feedback
+from dragoman.bridges.crewai.agent_copies import Feedback
+from dragoman.bridges.crewai.flow_providers import FlowStore, ask_clients, store_of
+from dragoman.bridges.crewai.logged_calls import Calls
 from dragoman.bridges.crewai.messages import data_of, message_of, result_of, said
-from dragoman.bridges.crewai.providers import FlowStore, ask_clients, store_of
-from dragoman.bridges.state import LIMIT
+from dragoman.bridges.saved_state import LIMIT
 
 logger = logging.getLogger("dragoman")
 FlowKind: TypeAlias = type[Flow[Any]] | FlowDefinition

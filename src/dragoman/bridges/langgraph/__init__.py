@@ -24,10 +24,10 @@ from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.langgraph.breakpoints import BREAKPOINT, breakpoints, declined, refusals
+from dragoman.bridges.langgraph.checkpoint_saver import Saver
 from dragoman.bridges.langgraph.messages import content_of, files_of, messages_of, without_gone
 from dragoman.bridges.langgraph.remote import node, tools
-from dragoman.bridges.langgraph.saver import Saver
-from dragoman.bridges.state import LIMIT, change, changed
+from dragoman.bridges.saved_state import LIMIT, change, changed
 
 __all__ = ("LangGraph", "node", "serve", "tools")
 

@@ -31,8 +31,7 @@ from workflows.utils import get_steps_from_instance
 from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge, third_party_internals
 from dragoman.bridges.bridge import BridgeOptions, Outcome, Question, Run
-from dragoman.bridges.llamaindex.steps import BARRIER, Barrier, RunningWorkflow, with_barrier
-from dragoman.bridges.llamaindex.values import (
+from dragoman.bridges.llamaindex.messages import (
     AskingEvent,
     answer_class,
     block_of,
@@ -44,7 +43,8 @@ from dragoman.bridges.llamaindex.values import (
     response,
     start_event,
 )
-from dragoman.bridges.state import LIMIT
+from dragoman.bridges.llamaindex.steps import BARRIER, Barrier, RunningWorkflow, with_barrier
+from dragoman.bridges.saved_state import LIMIT
 
 logger = logging.getLogger("dragoman")
 Start: TypeAlias = str | Callable[[Sequence[Part]], StartEvent]

@@ -20,7 +20,7 @@ from dragoman import (
 )
 from dragoman.bridges.sdk.artifacts import Artifacts
 from dragoman.bridges.sdk.executor_state import ExecutorState, saved_state
-from dragoman.bridges.sdk.values import VALUES
+from dragoman.bridges.sdk.sdk_values import VALUES
 
 logger = logging.getLogger("dragoman")
 

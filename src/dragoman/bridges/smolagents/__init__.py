@@ -30,11 +30,9 @@ from smolagents.models import ChatMessageToolCallStreamDelta
 
 from dragoman import Agent, Part
 from dragoman.bridges import bridge
-from dragoman.bridges.answers import words_of
 from dragoman.bridges.bridge import BridgeOptions, Outcome, Question, Run
-from dragoman.bridges.smolagents.calls import Calls, QuestionAsked, Stopped
-from dragoman.bridges.smolagents.copies import AgentCopy, Detail, Used, prepare
-from dragoman.bridges.smolagents.values import (
+from dragoman.bridges.smolagents.agent_copies import AgentCopy, Detail, Used, prepare
+from dragoman.bridges.smolagents.json_values import (
     State,
     decoded,
     dumped_steps,
@@ -42,6 +40,8 @@ from dragoman.bridges.smolagents.values import (
     file_of,
     loaded_steps,
 )
+from dragoman.bridges.smolagents.logged_calls import Calls, QuestionAsked, Stopped
+from dragoman.bridges.text_answers import words_of
 
 Make: TypeAlias = Callable[[], MultiStepAgent]
 """A function that makes an agent."""

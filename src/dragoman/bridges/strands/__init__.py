@@ -30,11 +30,11 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from dragoman import Agent
 from dragoman.bridges import bridge, third_party_internals
-from dragoman.bridges.answers import value_of
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.steps import Steps
-from dragoman.bridges.strands.copies import check, copied, quiet, remembering
-from dragoman.bridges.strands.values import content, decoded, encoded, file
+from dragoman.bridges.strands.agent_copies import check, copied, quiet, remembering
+from dragoman.bridges.strands.messages import content, decoded, encoded, file
+from dragoman.bridges.text_answers import value_of
 
 Make: TypeAlias = Callable[[str], StrandsAgent]
 """A function that makes the agent of one conversation, given the conversation's name."""

@@ -28,14 +28,14 @@ from smolagents import (
 )
 from smolagents.models import ChatMessageToolCallStreamDelta
 
-from dragoman.bridges.smolagents.calls import Calls
-from dragoman.bridges.smolagents.values import (
+from dragoman.bridges.smolagents.json_values import (
     dumped,
     dumped_message,
     file_of,
     loaded,
     loaded_message,
 )
+from dragoman.bridges.smolagents.logged_calls import Calls
 
 
 class Detail(Struct, frozen=True):

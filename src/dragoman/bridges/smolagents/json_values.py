@@ -32,7 +32,7 @@ from smolagents import (
 
 from dragoman import Part, UserError
 from dragoman.bridges.bridge import Run
-from dragoman.bridges.state import LIMIT
+from dragoman.bridges.saved_state import LIMIT
 
 
 class State(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from pydantic import BaseModel, PrivateAttr
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from dragoman import UserError
-from dragoman.bridges.crewai.calls import CALLS
+from dragoman.bridges.crewai.logged_calls import CALLS
 
 
 class FlowStore(FlowPersistence):
