@@ -135,6 +135,7 @@ class App:
         """Metrics and health, once it has started."""
         self._worker: Worker | None = None
         self._draining = False
+        self._drain_began = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -441,6 +442,7 @@ class App:
             await asyncio.wait([self._ending])
         if self._runner is None or self._runner.done() or self._runner.get_loop() is not loop:
             self._stopped = False
+            self._drain_began = asyncio.Event()
             self._starting = loop.create_future()
             self._stopping = asyncio.Event()
             self._runner = loop.create_task(self._run(self._starting, self._stopping))
@@ -451,6 +453,7 @@ class App:
         """Let running turns end within the grace period, then end all streams. Accept new messages
         only if other replicas can process them."""
         self._draining = True
+        self._drain_began.set()
         alone = self._worker is not None and not self.store.shared
         for endpoint in self.endpoints.values():
             endpoint.service.draining = alone
@@ -461,6 +464,11 @@ class App:
         self.closing.now = True
         self.bell.listeners.wake_all()
         await self.closing.cancels_ended(self.settings.cancel_grace)
+
+    async def until_drain(self) -> None:
+        """Wait until the application begins to drain. A mounted application that keeps responses
+        open ends them then, so that the server need not wait for them."""
+        await self._drain_began.wait()
 
     @property
     def stuck(self) -> list[str]:

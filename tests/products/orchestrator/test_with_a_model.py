@@ -247,6 +247,25 @@ async def test_a_model_divides_one_answer_to_several_questions() -> None:
     assert "Which day?" in division.last and "on Friday please" in division.last
 
 
+async def test_a_part_of_an_answer_goes_to_one_agent_only() -> None:
+    flights = Peer("Flights", asking("Which day?"))
+    hotels = Peer("Hotels", asking("Which day?"))
+    script = [
+        say(None, send_message("flights", "LIS"), send_message("hotels", "LIS")),
+        say('{"flights-1.1": "on Friday", "hotels-1.2": "on Friday"}'),
+        "Done.",
+    ]
+    async with desk(script, flights, hotels) as office:
+        asked = await office.send("a trip")
+        assert asked.task is not None
+        again = await office.send("the flight on Friday", task=asked.task.id)
+        assert again.state is TaskState.INPUT_REQUIRED and "flights-1.1" not in again.text
+        result = await office.send("on Monday", task=asked.task.id)
+    assert result.state is TaskState.COMPLETED
+    assert flights.heard == ["LIS", "on Friday"]
+    assert hotels.heard == ["LIS", "on Monday"]
+
+
 async def test_what_a_model_cannot_divide_is_asked_again() -> None:
     flights = Peer("Flights", asking("Which day?"))
     hotels = Peer("Hotels", asking("How many nights?"))
