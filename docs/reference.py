@@ -20,7 +20,6 @@ PACKAGES = {
     "dragoman.registry": "Keep a registry of agents, and ask it.",
     "dragoman.security": "Identify callers.",
     "dragoman.prompt_safety": "Show text of other agents to a model.",
-    "dragoman.mcp": "Offer agents as tools of MCP.",
     "dragoman.orchestrator": "Have a team of agents do the work.",
     "dragoman.mcp": "Use agents as tools of MCP, and MCP servers as agents.",
     "dragoman.testing": "Test agents and clients.",

@@ -306,7 +306,7 @@ class Orchestrator(Agent):
 
 
 class _Handler:
-    """Runs tasks, and is told when a client cancels one."""
+    """Runs tasks, and ends one when its client cancels it."""
 
     def __init__(
         self, run: Callable[[Turn], Awaitable[None]], cancel: Callable[[Turn], Awaitable[None]]
