@@ -297,6 +297,49 @@ async def test_a_canceled_sleep_undoes_its_work(store: Store) -> None:
     assert lives.done == {"buy": 1, "refund": 1}
 
 
+@pytest.mark.parametrize("place", ["private", "load", "received"])
+async def test_a_cancel_while_it_goes_back_to_where_it_was(
+    store: Store, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """What was done after the place where the replay is must be undone, too."""
+
+    async def handler(turn: Turn) -> None:
+        await turn.ask_for("?")
+        try:
+            await turn.step("buy", lives.effect, "buy")
+            await turn.sleep(0.02)
+        except asyncio.CancelledError:
+            await turn.step("refund", lives.effect, "refund")
+            raise
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await lives.send("yes", task)
+    await lives.life()
+    await lives.recover()
+    worker = lives.worker()
+    run = worker.begin(await lives.claim(worker))
+    there, canceled = asyncio.Event(), asyncio.Event()
+    part: Any = run if place == "received" else store
+    read = getattr(part, place)
+
+    async def slow(*args: Any) -> Any:
+        there.set()
+        await canceled.wait()
+        return await read(*args)
+
+    monkeypatch.setattr(part, place, slow)
+    async with asyncio.timeout(10):
+        await there.wait()
+        await lives.ask_to_cancel(task)
+        run.stop("cancel")
+        canceled.set()
+        await run.task
+    assert (await lives.head(task)).state is TaskState.CANCELED
+    assert lives.done == {"buy": 1, "refund": 1}
+
+
 async def test_a_cancel_without_a_worker_ends_after_its_grace(store: Store) -> None:
     async def handler(turn: Turn) -> None:
         await turn.sleep(days=1)
