@@ -20,8 +20,7 @@ from dragoman.cli import main, terminal_format
 from dragoman.model import clock
 from dragoman.model.types import TaskState
 from dragoman.stores.admin import Missing, beginning
-from dragoman.stores.sqlite import SqliteStore, schema
-from dragoman.stores.sqlite import admin as clerks
+from dragoman.stores.sqlite import SqliteStore, admin, schema
 from dragoman.stores.sqlite.admin import SqliteAdmin
 from dragoman.stores.sqlite.lock import Lock
 from tests.cli.filled_stores import (
@@ -376,7 +375,7 @@ def test_migrate(here: Path, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = schema.VERSION
     assert db("migrate").out == f"echo.db is up to date: schema {now}\n"
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "CREATE TABLE more (x)"))
-    for module in (schema, clerks):
+    for module in (schema, admin):
         monkeypatch.setattr(module, "VERSION", now + 1)
     done = db("list")
     assert done.status == 1 and "dragoman db migrate" in done.err

@@ -531,6 +531,9 @@ async def test_what_is_the_same_on_replay(store: Store) -> None:
     assert seen[0] == seen[1]
     assert seen[0][1] != seen[0][2]
     assert seen[0][4:] == ("7", f"{task}:1:key:0")
+    await lives.send()
+    await lives.life()
+    assert not {*seen[0][1:4]} & {*seen[2][1:4]}, "each turn has its own"
 
 
 async def test_a_saved_value_is_there_in_later_turns(store: Store) -> None:
