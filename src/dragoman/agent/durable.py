@@ -3,7 +3,7 @@
 A durable handler is run again from its beginning after a crash, a sleep or a question. What it
 has finished before is in the task's log as private entries: a step returns its logged result, a
 sleep that is over does not sleep, and what the handler said before is not said again. So the
-handler comes back to where it was, on whatever replica.
+handler comes back to where it was, on any replica.
 """
 
 from __future__ import annotations

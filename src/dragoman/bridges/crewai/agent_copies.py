@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from dragoman.bridges import third_party_internals
 from dragoman.bridges.bridge import YES
-from dragoman.bridges.crewai.calls import Calls
+from dragoman.bridges.crewai.logged_calls import Calls
 
 INPUT = ("input_tokens", "prompt_tokens", "prompt_token_count")
 OUTPUT = ("output_tokens", "completion_tokens", "candidates_token_count")
@@ -43,9 +43,9 @@ class Log:
             self._here.usage = event.usage
         elif isinstance(event, LLMStreamChunkEvent):
             if not event.tool_call and answers(event):
-                self.calls.tell(event)
+                self.calls.report(event)
         elif isinstance(event, ToolUsageStartedEvent | ToolUsageFinishedEvent | TaskCompletedEvent):
-            self.calls.tell(event)
+            self.calls.report(event)
 
     def model(self, llm: BaseLLM, arguments: dict[str, Any]) -> Any:
         """What a model returns."""

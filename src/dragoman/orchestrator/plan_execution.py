@@ -1,6 +1,6 @@
 """Carries out a plan: calls agents side by side, passes their questions on, and survives a crash.
 
-Whatever happens is an event, and each event is a step of the task's log. When the handler runs
+Every change is an event, and each event is a step of the task's log. When the handler runs
 again, the events come from the log and lead to the same plan; only then are the calls that had not
 ended made again, each under its own key.
 """
@@ -20,9 +20,10 @@ from msgspec.structs import replace
 
 from dragoman import Message, Part, Turn
 from dragoman.orchestrator import questions
+from dragoman.orchestrator.agent_call import MOST_QUESTIONS, Call, Scan
+from dragoman.orchestrator.agent_team import Team, host_of
 from dragoman.orchestrator.budget import Spent
-from dragoman.orchestrator.calls import MOST_QUESTIONS, Call, Scan
-from dragoman.orchestrator.division import Division, divide
+from dragoman.orchestrator.divided_answer import Division, divide
 from dragoman.orchestrator.model import Model
 from dragoman.orchestrator.plan import (
     Asks,
@@ -41,7 +42,6 @@ from dragoman.orchestrator.plan import (
     begun,
     closed,
 )
-from dragoman.orchestrator.team import Team, host_of
 from dragoman.prompt_safety import clean
 
 logger = logging.getLogger("dragoman")

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from dragoman import A2AError
 from dragoman.client import RemoteSkill
+from dragoman.orchestrator.agent_team import Member, slug
 from dragoman.orchestrator.model import ModelAnswer, Tool, ToolCall
 from dragoman.orchestrator.plan import InvalidPlan, Step, reference, referred
-from dragoman.orchestrator.search import search
-from dragoman.orchestrator.team import Member, slug
+from dragoman.orchestrator.skill_search import search
 from dragoman.prompt_safety import clean, sanitize
 
 SEND, FIND, PLAN, HAND_OFF = "send_message", "find_agents", "make_plan", "hand_off"
@@ -64,7 +64,7 @@ class Decision(Struct, frozen=True, omit_defaults=True):
     """The name and address of the agent that takes the conversation over."""
 
 
-class Kit:
+class ModelTools:
     """The tools for one question to a model."""
 
     def __init__(self, members: Mapping[str, Member], text: str, *, most: int) -> None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dragoman import Caller
 from dragoman.registry.entries import NotFound, RegistryError, caller_name
-from dragoman.registry.fetch import FetchFailed
+from dragoman.registry.fetch_card import FetchFailed
 
 if TYPE_CHECKING:
     from dragoman.registry.operations import Operations

@@ -29,6 +29,7 @@ from dragoman import (
     Turn,
 )
 from dragoman.client import Client, Result, SkillNotCompleted, Stream
+from dragoman.orchestrator.agent_team import Member, Team
 from dragoman.orchestrator.plan import (
     FILES,
     Asks,
@@ -46,7 +47,6 @@ from dragoman.orchestrator.plan import (
     reference,
     resolved,
 )
-from dragoman.orchestrator.team import Member, Team
 from dragoman.prompt_safety import clean
 
 logger = logging.getLogger("dragoman")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from dragoman.client import RemoteSkill
-from dragoman.orchestrator.team import Member
+from dragoman.orchestrator.agent_team import Member
 
 _WORD = re.compile(r"[^\W_]+")
 COMMON = frozenset(

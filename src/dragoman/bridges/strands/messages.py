@@ -13,8 +13,8 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from dragoman import Part, UserError
 from dragoman.bridges.bridge import Run
-from dragoman.bridges.state import LIMIT
-from dragoman.bridges.strands.copies import remembering
+from dragoman.bridges.saved_state import LIMIT
+from dragoman.bridges.strands.agent_copies import remembering
 
 FORMATS = {
     "image": {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "gif": "gif", "webp": "webp"},

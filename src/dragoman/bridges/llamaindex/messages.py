@@ -15,8 +15,8 @@ from workflows.context import JsonSerializer
 from workflows.events import Event, HumanResponseEvent, StartEvent, StopEvent
 
 from dragoman import Part, UserError
-from dragoman.bridges.answers import files_of, words_of
 from dragoman.bridges.bridge import Answer, Question
+from dragoman.bridges.text_answers import files_of, words_of
 
 TEXTS = ("user_msg", "message", "query", "question", "input", "text")
 """Names of fields that take the text of a message, if there are several fields."""

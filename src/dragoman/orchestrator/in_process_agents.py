@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman import Agent, App, Caller, Settings
-from dragoman.orchestrator.team import INSIDE
+from dragoman.orchestrator.agent_team import INSIDE
 
 REALM = "urn:dragoman:inside"
 """The realm of the orchestrator as the caller of these agents: no other caller has it, so no other

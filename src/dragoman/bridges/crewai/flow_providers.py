@@ -1,4 +1,4 @@
-"""What a flow of CrewAI is given: a store for its state, and somebody whom it can ask."""
+"""What a flow of CrewAI is given: a store for its state, and a way to ask the client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pydantic import BaseModel, PrivateAttr
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from dragoman import UserError
-from dragoman.bridges.crewai.calls import CALLS
+from dragoman.bridges.crewai.logged_calls import CALLS
 
 
 class FlowStore(FlowPersistence):
