@@ -47,6 +47,7 @@ from dragoman.webhooks import delivery
 
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Port
+    from dragoman.stores.admin import StoreAdmin
 
 
 class App:
@@ -287,6 +288,16 @@ class App:
         serve it to others: everyone who reaches it acts as this caller.
         """
         return CallerApp(caller, lambda: self.bodies, self._serve_caller)
+
+    def admin(self, *, write: bool = False) -> StoreAdmin:
+        """Return the admin interface of the store, for a `with`: it reads the tasks of all owners,
+        see `dragoman.admin`. With `write` it may change something. Its calls block, so a server
+        makes them in a thread. Raises ValueError if the store has no admin interface."""
+        make = self.store.admin
+        if make is None:
+            raise ValueError(f"store: {self.store.name} has no admin interface")
+        opened: StoreAdmin = make(write=write)
+        return opened
 
     async def _serve_caller(self, incoming: CallerRequest) -> None:
         line = incoming.follow("") if self.settings.access_log else None
