@@ -89,12 +89,20 @@ class Parser(argparse.ArgumentParser):
     skills: Callable[[Sequence[str]], dict[str, argparse.ArgumentParser]]
     """Returns the parsers of the arguments after each skill, given the words before it. It asks the
     agent."""
+    intermixed = False
+    """Options may stand between its arguments."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See `argparse`. If the first word names a subcommand, its parser parses the rest."""
         inner = getattr(self, "inner", {})
         if args and args[0] in inner:
             return inner[args[0]].parse_known_args(args[1:], namespace)
+        if self.intermixed and "--" not in args:
+            self.intermixed = False  # it calls this method
+            try:
+                return self.parse_known_intermixed_args(args, namespace)
+            finally:
+                self.intermixed = True
         return super().parse_known_args(args, namespace)
 
 
@@ -111,6 +119,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
+    from dragoman.cli import (
+        agent_commands,
+        completion,
+        db_parser,
+        mcp_commands,
+        mcp_servers,
+        registry_parser,
+        skill_call,
+        webhook_commands,
+    )
 
     serve = commands.add_parser(
         "serve",
@@ -123,8 +141,6 @@ def _parser() -> argparse.ArgumentParser:
             more=MORE,
         ),
     )
-    from dragoman.cli import mcp_servers
-
     serve.add_argument(
         "agents",
         nargs="*",
@@ -146,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TOKEN",
         help="the bearer token for --announce; @FILE reads it from a file (default: none)",
     )
+    mcp_commands.add_to_serve(serve)
     serve.add_argument(
         "--reload", action="store_true", help="restart when a Python file changes; for development"
     )
@@ -207,17 +224,10 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--once", action="store_true", help="stop after one round")
     demo.set_defaults(run=_demo)
 
-    from dragoman.cli import (
-        agent_commands,
+    for part in (
+        *(agent_commands, skill_call, webhook_commands, mcp_commands, registry_parser, db_parser),
         completion,
-        db_parser,
-        registry_parser,
-        skill_call,
-        webhook_commands,
-    )
-
-    parts = (agent_commands, skill_call, webhook_commands, registry_parser, db_parser, completion)
-    for part in parts:
+    ):
         part.add(commands)
     return parser
 
@@ -380,5 +390,10 @@ def _serve(arguments: argparse.Namespace) -> int:
         announced = Announcement.of(arguments.announce, arguments.announce_token)
     options = _options(arguments)
     return serve.run(
-        arguments.agents, options, reload=arguments.reload, announced=announced, mcp=mcp
+        arguments.agents,
+        options,
+        reload=arguments.reload,
+        announced=announced,
+        patience=arguments.patience if arguments.mcp else None,
+        mcp=mcp,
     )

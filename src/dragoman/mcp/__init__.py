@@ -16,25 +16,33 @@ if TYPE_CHECKING:
     from dragoman.mcp.client.connection import ServerUnavailable
     from dragoman.mcp.client.mcp_agent import AgentOptions, agent, approve
     from dragoman.mcp.client.mcp_servers import HTTPServer, StdioServer, parse_server
+    from dragoman.mcp.server.application import McpApp, mounts
+    from dragoman.mcp.server.stdio import serve_stdio
 
 __all__ = [
     "AgentOptions",
     "HTTPServer",
+    "McpApp",
     "ServerUnavailable",
     "StdioServer",
     "agent",
     "approve",
+    "mounts",
     "parse_server",
+    "serve_stdio",
 ]
 
 _PLACES = {
     "AgentOptions": "client.mcp_agent",
     "HTTPServer": "client.mcp_servers",
+    "McpApp": "server.application",
     "ServerUnavailable": "client.connection",
     "StdioServer": "client.mcp_servers",
     "agent": "client.mcp_agent",
     "approve": "client.mcp_agent",
+    "mounts": "server.application",
     "parse_server": "client.mcp_servers",
+    "serve_stdio": "server.stdio",
 }
 """The public names, and the modules that have them."""
 

@@ -11,9 +11,9 @@ from msgspec import UNSET, Struct
 
 from dragoman import A2AError, Message
 from dragoman.client import RemoteSkill
+from dragoman.orchestrator.agent_team import Member, slug
 from dragoman.orchestrator.plan import Step
-from dragoman.orchestrator.search import Match, clearly_best, search
-from dragoman.orchestrator.team import Member, slug
+from dragoman.orchestrator.skill_search import Match, clearly_best, search
 
 SHOWN = 8
 """How many skills a question lists."""

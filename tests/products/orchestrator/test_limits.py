@@ -12,11 +12,11 @@ import pytest
 
 from dragoman import RemoteTask, Turn
 from dragoman.orchestrator import Budget
-from dragoman.orchestrator.calls import LARGE, MOST_QUESTIONS
-from dragoman.orchestrator.canceler import canceler
-from dragoman.orchestrator.execution import Rules
+from dragoman.orchestrator.agent_call import LARGE, MOST_QUESTIONS
+from dragoman.orchestrator.agent_team import ABSENT, AGE, FIRST_PAUSE, LAST_PAUSE
+from dragoman.orchestrator.cancel_remote_tasks import canceler
 from dragoman.orchestrator.model_loop import REFUSED
-from dragoman.orchestrator.team import ABSENT, AGE, FIRST_PAUSE, LAST_PAUSE
+from dragoman.orchestrator.plan_execution import Rules
 from dragoman.testing import run_handler
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -71,7 +71,7 @@ async def test_a_cancel_is_tried_for_a_day(
     began = datetime(2026, 1, 1, tzinfo=UTC)
     monkeypatch.setattr(Turn, "sleep", sleep)
     monkeypatch.setattr(Turn, "now", lambda turn: began + timedelta(seconds=passed))
-    monkeypatch.setattr("dragoman.orchestrator.canceler._canceled", away)
+    monkeypatch.setattr("dragoman.orchestrator.cancel_remote_tasks._canceled", away)
     tasks = [{"address": "http://127.0.0.1:1", "id": id} for id in ("1", "2")]
     found = await run_handler(
         canceler(lambda address: {}, key="canceler"), {"tasks": tasks, "of": "T"}, strict=True

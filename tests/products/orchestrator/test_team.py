@@ -15,7 +15,7 @@ from dragoman import Agent, App, Caller, Settings, Turn
 from dragoman.client import Client, fetch_card
 from dragoman.client.transport import HTTPTransport
 from dragoman.model.types import SecurityRequirement, StringList
-from dragoman.orchestrator import Orchestrator, Step, Team, team
+from dragoman.orchestrator import Orchestrator, Step, Team, agent_team
 from dragoman.registry import Registry
 from tests.client.authorization_server import presiding
 from tests.client.fake_user import robot
@@ -57,7 +57,7 @@ async def town() -> AsyncIterator[Town]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cards are fetched again for each task."""
-    monkeypatch.setattr(team, "AGE", 0.0)
+    monkeypatch.setattr(agent_team, "AGE", 0.0)
 
 
 async def card_of(url: str) -> tuple[Any, bytes]:
@@ -152,7 +152,7 @@ async def test_absent_members_are_asked_again_soon(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only when all cards are fetched again. The others do not wait for it."""
-    monkeypatch.setattr("dragoman.orchestrator.team.ABSENT", 0.0)
+    monkeypatch.setattr("dragoman.orchestrator.agent_team.ABSENT", 0.0)
     async with serving(Worker("Nobody")) as nowhere:
         port = int(nowhere.rpartition(":")[2])
     here = await town.open(Worker("Here"))
@@ -170,8 +170,8 @@ async def test_an_agent_that_is_away_is_waited_for_while_cards_are_fetched(
     town: Town, unhurried: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A refresh that has not ended says nothing about it."""
-    monkeypatch.setattr(team, "OVERDUE", 0.01)
-    monkeypatch.setattr(team, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(agent_team, "OVERDUE", 0.01)
+    monkeypatch.setattr(agent_team, "FIRST_PAUSE", 0.05)
     async with serving(Worker("Nobody")) as nowhere:
         port = int(nowhere.rpartition(":")[2])
     agents = Team([nowhere, await town.open(Worker("Here"))])
@@ -312,7 +312,7 @@ async def test_callers_do_not_see_the_tasks_inside() -> None:
 async def test_an_agent_that_hangs_does_not_hold_up_the_others(
     town: Town, unhurried: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(team, "OVERDUE", 0.05)
+    monkeypatch.setattr(agent_team, "OVERDUE", 0.05)
     gate = asyncio.Event()
     gate.set()
     quick = Worker("Quick")
@@ -339,7 +339,7 @@ async def test_a_restart_while_somebody_is_away(
     tmp_path: Path, away: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan that is under way waits for an agent, or for the registry that knows it."""
-    monkeypatch.setattr(team, "FIRST_PAUSE", 0.1)
+    monkeypatch.setattr(agent_team, "FIRST_PAUSE", 0.1)
     flight = Worker("Flight")
     settings = {"drain_timeout": 0.0, "poll": 0.02, "store": f"sqlite:///{tmp_path / 'tasks.db'}"}
     async with asyncio.timeout(30), AsyncExitStack() as registries, AsyncExitStack() as agents:
