@@ -145,6 +145,13 @@ def _parser() -> argparse.ArgumentParser:
         help="the bearer token for --announce; @FILE reads it from a file (default: none)",
     )
     serve.add_argument(
+        "--console",
+        action="store_const",
+        const="on",
+        help="offer the console at /console/ to callers with the scope operator; needs auth "
+        "(default: only on a terminal of this machine)",
+    )
+    serve.add_argument(
         "--reload", action="store_true", help="restart when a Python file changes; for development"
     )
     serve.add_argument(
@@ -288,7 +295,7 @@ class Options(Struct, frozen=True):
 
 
 def _options(arguments: argparse.Namespace, **more: Any) -> Options:
-    given: dict[str, Any] = {name: getattr(arguments, name, None) for name in SERVE}
+    given: dict[str, Any] = {name: getattr(arguments, name, None) for name in (*SERVE, "console")}
     texts = {}
     for item in arguments.set:
         name, equals, value = item.partition("=")

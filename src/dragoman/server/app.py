@@ -20,6 +20,7 @@ from dragoman.bindings.agent_endpoint import Endpoint
 from dragoman.bindings.authentication import METADATA, Authentication, Identify, origin
 from dragoman.bindings.card_signing import JWKS
 from dragoman.bindings.catalog import OwnCatalog
+from dragoman.bindings.first_handlers import First, answers
 from dragoman.bindings.header_checks import HEALTH, HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
 from dragoman.bindings.known_caller import CallerApp, CallerRequest
@@ -139,6 +140,7 @@ class App:
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that it runs on; None before start and after stop."""
+        self._first: list[First] = []
         self._opened = False
         """Whether the store is open."""
         self._known_secrets: dict[str, bytes] = {}
@@ -271,7 +273,7 @@ class App:
                 return None
             if incoming.path == "/" and self._only is not None and scope["method"] == "POST":
                 await jsonrpc.serve(self._only, incoming)
-            else:
+            elif not self._first or not await self._answered(incoming):
                 await self._route(incoming)
         except Gone:
             return None
@@ -293,6 +295,17 @@ class App:
         """
         return CallerApp(caller, lambda: self.bodies, self._serve_caller)
 
+    def answer_first(self, handler: First) -> None:
+        """Let an application see each request before the agents and the mounts do.
+
+        It is called like an ASGI application, for HTTP only, and returns whether it has answered.
+        Nobody is authenticated yet: `await scope["dragoman.authenticate"]()` returns the `Caller`,
+        or raises as for the agents; with headers as its argument, that of a request with these.
+        `scope["dragoman.headers"]` is a list: what the handler appends is added to the response,
+        whoever makes it. JSON-RPC to a single agent (`POST /`) goes to the agent at once.
+        """
+        self._first.append(handler)
+
     async def _serve_caller(self, incoming: CallerRequest) -> None:
         line = incoming.follow("") if self.settings.access_log else None
         try:
@@ -306,6 +319,15 @@ class App:
                 incoming.release()
             if line is not None:
                 line.write()
+
+    async def _answered(self, incoming: HTTPRequest) -> bool:
+        """Whether one of the first handlers has answered the request."""
+        if incoming.path in HEALTH or incoming.path.startswith(METADATA):
+            return False
+        for first in self._first:
+            if await answers(first, incoming, self.access, self):
+                return True
+        return False
 
     async def _route(self, incoming: HTTPRequest) -> None:
         path = incoming.path
