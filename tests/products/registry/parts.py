@@ -40,12 +40,15 @@ class Desk:
         description: str = "Books flights.",
         tags: Sequence[str] = ("travel",),
         version: str = "1.0",
+        modes: Sequence[str] = ("text/plain",),
         **options: Any,
     ) -> AsyncIterator[str]:
         """An agent with this card, signed by these keys."""
         agent = Agent(name, description=description, version=version)
 
-        @agent.skill(tags=list(tags), examples=["Book me a flight to Lisbon"])
+        @agent.skill(
+            tags=list(tags), examples=["Book me a flight to Lisbon"], input_modes=list(modes)
+        )
         async def book_flight(turn: Turn) -> str:
             """Book a flight to a city."""
             return f"{name}: {turn.text}"

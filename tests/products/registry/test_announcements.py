@@ -11,6 +11,7 @@ import pytest
 from dragoman import Agent, App
 from dragoman.client import StaticToken
 from dragoman.registry import Registry, RegistryError
+from dragoman.registry.operations import MOST_WAITING
 from tests.harness.server import served, serving
 from tests.products.registry.parts import TOKENS, Desk, opened, registry, states
 
@@ -55,6 +56,25 @@ async def test_announcements_wait(tmp_path: Path) -> None:
             await operator.refresh(urn)
         await announcer.close()
         await operator.close()
+
+
+async def test_so_many_entries_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator must decide about some first; what the operator adds is not counted."""
+    assert MOST_WAITING == 1000
+    monkeypatch.setattr("dragoman.registry.operations.MOST_WAITING", 1)
+    first, second = Desk(), Desk()
+    async with (
+        opened(tmp_path, allow=["127.0.0.1"]) as client,
+        first.shows() as one,
+        second.shows() as two,
+    ):
+        urn, _ = await client.announce(one)
+        with pytest.raises(RegistryError, match="must approve or reject some first"):
+            await client.announce(two)
+        assert await client.announce(one) == (urn, "pending")
+        await client.approve(urn)
+        assert (await client.announce(two))[1] == "pending"
+        assert (await client.add(two)).entry.state == "pending"
 
 
 async def test_announcements_that_lead_to_private_addresses(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from dragoman.bridges.microsoft.messages import (
 )
 from dragoman.bridges.microsoft.steps import LoggedModel, LoggedTools
 from dragoman.bridges.microsoft.workflows import MicrosoftWorkflow
-from dragoman.bridges.state import LIMIT
+from dragoman.bridges.saved_state import LIMIT
 
 
 def serve(
