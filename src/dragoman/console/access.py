@@ -109,9 +109,7 @@ def local(request: Request) -> bool:
     """Whether only somebody on this machine can have sent the request, directly."""
     client = request.scope.get("client") or ("",)
     host = urlsplit(f"//{request.header(b'host')}").hostname or ""
-    return (
-        loopback(str(client[0])) and loopback(host) and _FORWARDED.isdisjoint(request.headers)
-    )
+    return loopback(str(client[0])) and loopback(host) and _FORWARDED.isdisjoint(request.headers)
 
 
 def origin_of(request: Request) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dragoman.console.console import Console
 
 
-class Redrive(Shape, forbid_unknown_fields=True):
+class Redrive(Shape, frozen=True, forbid_unknown_fields=True):
     """Which parked webhooks: all of a task, or one."""
 
     task: str

@@ -108,7 +108,9 @@ def _skill(skill: dict[str, Any], schema: dict[str, Any]) -> str:
     for name, title in (("input", "Input"), ("output", "Output")):
         if found := schema.get(name):
             shown = escape(json.dumps(found, indent=2, ensure_ascii=False))
-            text += f"<details><summary>{title} as JSON Schema</summary><pre>{shown}</pre></details>"
+            text += (
+                f"<details><summary>{title} as JSON Schema</summary><pre>{shown}</pre></details>"
+            )
     return f"<div class=card>{text}</div>"
 
 
@@ -139,7 +141,9 @@ def _calls(card: dict[str, Any], url: str) -> str:
         f"{each['protocolBinding']} {each.get('protocolVersion', '')}".strip()
         for each in card["supportedInterfaces"]
     )
-    about = f"The card is at <code>{escape(url + CARD)}</code>. It speaks {escape(', '.join(kinds))}."
+    about = (
+        f"The card is at <code>{escape(url + CARD)}</code>. It speaks {escape(', '.join(kinds))}."
+    )
     return f"<h2>How to call it</h2><p class=dim>{about}</p>{blocks}"
 
 

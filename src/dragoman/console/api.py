@@ -85,7 +85,8 @@ async def _table(request: Request, console: Console, operator: Operator) -> Tabl
     if text := request.one("text").casefold():
         return await _search(console, wanted, text)
     rows, cursor = await console.reader.page(wanted)
-    found, complete = {}, True
+    found: dict[TaskState, int] = {}
+    complete = True
     if not wanted.cursor:
         found, complete = await console.reader.counts(msgspec.structs.replace(wanted, states=()))
     return TablePage(
@@ -123,7 +124,8 @@ async def _contains(console: Console, row: Any, text: str) -> bool:
     except NotFound:  # it was deleted meanwhile
         return False
     messages = [*task.history, *([task.status.message] if task.status.message else [])]
-    parts = [part for each in (*messages, *task.artifacts) for part in each.parts]
+    said: list[Any] = [*messages, *task.artifacts]
+    parts = [part for each in said for part in each.parts]
     return any(text in part.text.casefold() for part in parts if part.text)
 
 
@@ -247,9 +249,7 @@ async def log(request: Request, console: Console, operator: Operator, id: str) -
         yield msgspec.json.encode(head) + b"\n"
         after = 0
         while found := await console.reader.entries(id, after, MOST):
-            yield b"".join(
-                msgspec.json.encode(entry_view(entry, id)) + b"\n" for entry in found
-            )
+            yield b"".join(msgspec.json.encode(entry_view(entry, id)) + b"\n" for entry in found)
             after = found[-1].number
 
     name = quote(f"task-{id}.jsonl")
@@ -345,4 +345,3 @@ ROUTES: list[Route] = [
     Route("GET", f"{API}/fleet", fleet),
 ]
 """The first route that matches answers."""
-

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-
 from dragoman import Task
 from dragoman.console.http import NotFound
 from dragoman.console.store_reader import StoreReader
@@ -58,5 +57,3 @@ class History:
 def folds(event: Any) -> bool:
     """Whether the event changes the task."""
     return type(event).__name__ in ("Received", "TaskStatusUpdateEvent", "TaskArtifactUpdateEvent")
-
-

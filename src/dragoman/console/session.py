@@ -94,9 +94,9 @@ def read_cookie(headers: Mapping[bytes, bytes], origin: str, key: bytes) -> Sess
     name = cookie_name(origin)
     for item in headers.get(b"cookie", b"").decode("latin-1").split(";"):
         found, _, value = item.strip().partition("=")
-        if found == name and (session := _opened(value, key)) is not None:
-            if session.origin == origin and session.ends > time.time():
-                return session
+        session = _opened(value, key) if found == name else None
+        if session is not None and session.origin == origin and session.ends > time.time():
+            return session
     return None
 
 

@@ -12,7 +12,7 @@ class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
     """A value of the API. Empty fields are omitted."""
 
 
-class SessionView(Shape):
+class SessionView(Shape, frozen=True):
     """Who looks, and at what."""
 
     name: str
@@ -33,7 +33,7 @@ class SessionView(Shape):
     schemes: Sequence[SchemeView] = ()
 
 
-class AgentName(Shape):
+class AgentName(Shape, frozen=True):
     """An agent of the server, and the path below the console where the chat calls it."""
 
     key: str
@@ -41,7 +41,7 @@ class AgentName(Shape):
     path: str
 
 
-class SchemeView(Shape):
+class SchemeView(Shape, frozen=True):
     """A way to log in: what a person types."""
 
     name: str
@@ -54,7 +54,7 @@ class SchemeView(Shape):
     description: str = ""
 
 
-class TaskView(Shape):
+class TaskView(Shape, frozen=True):
     """A row of the table of tasks."""
 
     id: str
@@ -76,7 +76,7 @@ class TaskView(Shape):
     over: bool = False
 
 
-class TablePage(Shape):
+class TablePage(Shape, frozen=True):
     """A page of the table, with the number of tasks in each state."""
 
     rows: Sequence[TaskView]
@@ -91,7 +91,7 @@ class TablePage(Shape):
     """Whether the search ended before it had seen all of them."""
 
 
-class PartView(Shape):
+class PartView(Shape, frozen=True):
     """A part of a message or an artifact. The content of a file is at `path`."""
 
     kind: str
@@ -108,7 +108,7 @@ class PartView(Shape):
     """How many characters are left out."""
 
 
-class EntryView(Shape):
+class EntryView(Shape, frozen=True):
     """An entry of a log."""
 
     number: int
@@ -133,7 +133,7 @@ class EntryView(Shape):
     metadata: Mapping[str, Any] = {}
 
 
-class ArtifactView(Shape):
+class ArtifactView(Shape, frozen=True):
     """An artifact as it is now, or was after an entry."""
 
     id: str
@@ -143,7 +143,7 @@ class ArtifactView(Shape):
     metadata: Mapping[str, Any] = {}
 
 
-class MessageView(Shape):
+class MessageView(Shape, frozen=True):
     """A message of a task."""
 
     id: str
@@ -152,7 +152,7 @@ class MessageView(Shape):
     metadata: Mapping[str, Any] = {}
 
 
-class Folded(Shape):
+class Folded(Shape, frozen=True):
     """A task as it was after an entry."""
 
     number: int
@@ -166,7 +166,7 @@ class Folded(Shape):
     """How many characters of texts are left out, because the answer would be too large."""
 
 
-class RemoteView(Shape):
+class RemoteView(Shape, frozen=True):
     """A task of another agent, above or below this one."""
 
     agent: str
@@ -176,7 +176,7 @@ class RemoteView(Shape):
     """Whether the task is in the same store."""
 
 
-class WebhookView(Shape):
+class WebhookView(Shape, frozen=True):
     """A webhook and the state of its delivery, without secrets."""
 
     task: str
@@ -191,7 +191,7 @@ class WebhookView(Shape):
     reason: str = ""
 
 
-class TaskDetails(Shape):
+class TaskDetails(Shape, frozen=True):
     """Everything about a task but its log."""
 
     row: TaskView
@@ -209,7 +209,7 @@ class TaskDetails(Shape):
     """The first message, as A2A has it, to be sent again."""
 
 
-class FindingView(Shape):
+class FindingView(Shape, frozen=True):
     """What the card checker says."""
 
     level: str
@@ -217,7 +217,7 @@ class FindingView(Shape):
     text: str
 
 
-class AgentView(Shape):
+class AgentView(Shape, frozen=True):
     """An agent: its card as served, and what the checker says."""
 
     key: str
@@ -228,7 +228,7 @@ class AgentView(Shape):
     error: str = ""
 
 
-class ProcessView(Shape):
+class ProcessView(Shape, frozen=True):
     """A process that serves or works, with its last rows."""
 
     name: str
@@ -241,7 +241,7 @@ class ProcessView(Shape):
     rows: Sequence[Mapping[str, float]] = ()
 
 
-class Done(Shape):
+class Done(Shape, frozen=True):
     """What an action did."""
 
     done: str

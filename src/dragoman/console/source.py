@@ -60,7 +60,7 @@ class ServedAgents:
             card=msgspec.json.decode(body),
             url=url,
             findings=[
-                FindingView(level=each.level, path=each.path, text=each.text)
+                FindingView(level=each.level, path=each.field, text=each.text)
                 for each in check(body, url=url + CARD, headers=headers)
             ],
         )

@@ -47,7 +47,7 @@ def state_name(state: Any) -> str:
 
 def part_view(part: Part, path: str = "") -> PartView:
     """Show a part. `path` is where its content can be fetched."""
-    named = {"media_type": part.media_type, "filename": part.filename}
+    named: Any = {"media_type": part.media_type, "filename": part.filename}
     if part.text is not None:
         text = part.text
         cut = max(0, len(text) - LONGEST_TEXT)
@@ -184,8 +184,7 @@ def folded(task: Task, number: int) -> Folded:
         at=task.status.timestamp or "",
         status=None if status is None else _shown(status, f"{path}/status"),
         history=tuple(
-            _shown(message, f"{path}/history/{index}")
-            for index, message in enumerate(task.history)
+            _shown(message, f"{path}/history/{index}") for index, message in enumerate(task.history)
         ),
         artifacts=tuple(
             ArtifactView(

@@ -306,8 +306,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     console: Literal["auto", "on", "off"] = setting(
         "auto",
-        "the console of `dragoman serve` at /console/: auto offers it on a terminal of this machine,"
-        " on also to callers with the scope operator (needs `auth`)",
+        "the console of `dragoman serve` at /console/: auto offers it on a terminal of this "
+        "machine, on also to callers with the scope operator (needs `auth`)",
     )
     agent_page: bool = setting(
         True, "`dragoman serve` shows browsers a page about the agents at / and /KEY/"

@@ -19,6 +19,7 @@ export function Tasks({ route, session, onOnline }) {
   const [error, setError] = useState("");
   const [selected, setSelected] = useState(-1);
   const [, tick] = useState(0);
+  const keys = useRef({ rows: [], selected: -1 });
   const search = useRef(null);
   const query = useMemo(() => {
     const found = new URLSearchParams();
@@ -67,16 +68,20 @@ export function Tasks({ route, session, onOnline }) {
     return [...first, ...more.filter((row) => !known.has(row.id))];
   }, [page, more]);
 
+  keys.current.rows = rows;
+  keys.current.selected = selected;
   useEffect(() => {
+    const choose = (n) => setSelected((keys.current.selected = n));
     const pressed = (event) => {
+      const { rows, selected } = keys.current;
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
       if (event.key === "Escape") {
         if (typing) event.target.blur();
-        else setSelected(-1);
+        else choose(-1);
       } else if (typing) return;
-      else if (event.key === "j") setSelected((n) => Math.min(rows.length - 1, n + 1));
-      else if (event.key === "k") setSelected((n) => Math.max(0, n - 1));
+      else if (event.key === "j") choose(Math.min(rows.length - 1, selected + 1));
+      else if (event.key === "k") choose(Math.max(0, selected - 1));
       else if (event.key === "Enter" && rows[selected] && event.target.tagName !== "A" && event.target.tagName !== "BUTTON") go(`/task/${rows[selected].id}`);
       else if (event.key === "/") search.current?.focus();
       else return;
@@ -84,7 +89,7 @@ export function Tasks({ route, session, onOnline }) {
     };
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
-  }, [rows, selected]);
+  }, []);
 
   const set = (changes) => go(withParameters("/tasks", route.parameters, changes));
   const load = async () => {
@@ -103,7 +108,7 @@ export function Tasks({ route, session, onOnline }) {
       <span>Age</span>
     </div>
     ${page && rows.length === 0
-      ? html`<p class="empty">No task matches. ${!route.search && session.agents?.length ? html`<a href=${`#/chat/${session.agents[0].key}`}>Send a message</a> to make the first one.` : ""}</p>`
+      ? html`<p class="empty">No task matches. </p>`
       : html`<${Virtual}
           items=${rows}
           keyOf=${(row) => row.id}

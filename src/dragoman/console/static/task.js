@@ -184,7 +184,7 @@ function Actions({ details, session, id }) {
     sessionStorage.setItem("again", JSON.stringify({ task: id, agent: row.agent, message: details.first }));
     go(`/chat/${row.agent}?again=${id}`);
   };
-  const may = session.acts && session.source === "app";
+  const may = session.acts && session.actions;
   return html`<div class="actions">
     ${may && details.asks === "approval" && html`<div class="ask" role="group" aria-label="Approval">
       <b>It asks for an approval:</b> <${Json} value=${details.operation} />
@@ -197,7 +197,7 @@ function Actions({ details, session, id }) {
       <button disabled=${busy}>Answer</button>
     </form>`}
     ${may && !row.over && html`<button class="quiet" disabled=${busy} onClick=${() => run(`tasks/${id}/cancel`)}>Cancel</button>`}
-    ${row.over && details.first && session.source === "app" && html`<button class="quiet" onClick=${again}>Send again</button>`}
+    ${row.over && details.first && session.actions && html`<button class="quiet" onClick=${again}>Send again</button>`}
     <a class="button quiet" href=${address(`tasks/${id}/log`)} download>Save the log</a>
     <span role="status" class="dim">${told}</span>
   </div>`;
