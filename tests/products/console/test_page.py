@@ -50,7 +50,7 @@ async def test_the_table_shows_tasks_as_they_come(seen: Watched, running: Runnin
     await page.keyboard.press("Enter")
     await page.wait_for_selector("text=Booked: Rome")
     assert page.url.endswith(f"#/task/{task['id']}")
-    assert await page.locator(".entry").count() == 4
+    await page.wait_for_selector(".entry >> nth=3")
 
 
 async def test_one_task_is_followed(seen: Watched, running: Running) -> None:
@@ -58,4 +58,4 @@ async def test_one_task_is_followed(seen: Watched, running: Running) -> None:
     task = await running.send("ask")
     await page.goto(f"{running.url}/console/#/task/{task['id']}")
     await page.wait_for_selector(".task-head .state.input-required")
-    assert await page.locator(".entry").count() == 3
+    await page.wait_for_selector(".entry:has-text(\"Which dates?\")")
