@@ -16,6 +16,7 @@ PACKAGES = {
     "dragoman": "Write agents and serve them.",
     "dragoman.client": "Call agents.",
     "dragoman.client.sync": "Call agents from code that does not await.",
+    "dragoman.admin": "Read a store as an operator.",
     "dragoman.catalog": "Read and write catalogs of agents.",
     "dragoman.registry": "Keep a registry of agents, and ask it.",
     "dragoman.security": "Identify callers.",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from dragoman.bindings.authentication import Authentication
+from dragoman.bindings.authentication import METADATA, Authentication
+from dragoman.bindings.header_checks import HEALTH
 from dragoman.bindings.http_request import Gone, HTTPRequest, Message, Receive
 from dragoman.bindings.mounted_apps import APP, URL, fail
 from dragoman.model.caller import Caller
@@ -23,7 +24,19 @@ ALWAYS = "dragoman.headers"
 """A list of headers that every response to this request gets, whoever answers it."""
 
 
-async def answers(
+async def answered(
+    handlers: Sequence[First], incoming: HTTPRequest, access: Authentication, host: object
+) -> bool:
+    """Whether one of these handlers has answered the request."""
+    if incoming.path in HEALTH or incoming.path.startswith(METADATA):
+        return False
+    for first in handlers:
+        if await _answers(first, incoming, access, host):
+            return True
+    return False
+
+
+async def _answers(
     first: First, incoming: HTTPRequest, access: Authentication, host: object
 ) -> bool:
     """Offer a request to a first handler, and return whether it has answered."""
@@ -56,7 +69,7 @@ async def answers(
         ALWAYS: always,
     }
     try:
-        answered = await first(scope, _limited(incoming), send)
+        done = await first(scope, _limited(incoming), send)
     except Gone:
         raise
     except Exception as error:
@@ -67,9 +80,9 @@ async def answers(
             raise Gone from None  # half of a response cannot become an error
         await fail(incoming, error)
         return True
-    if always and not answered:
+    if always and not done:
         incoming.always = (*incoming.always, *always)
-    return answered
+    return done
 
 
 def _limited(incoming: HTTPRequest) -> Receive:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, App, Task, TaskState, Turn
+from dragoman.admin import open_store
 from dragoman.agent import durable
 from dragoman.agent.step_results import StepFailed, StepUncertain
 from dragoman.client import Client
@@ -656,10 +657,8 @@ async def test_private_values_are_encrypted_with_a_key(make: Make, tmp_path: Pat
     assert await lives.private(task) == ["step", "saved", "asked"]
 
     def stored_events() -> list[str]:
-        assert store.admin is not None
-        with store.admin() as admin:
-            row, _ = admin.load(task)
-            events = [entry.event for entry in admin.read(row)]
+        with open_store(store.url) as admin:
+            events = [entry.event for entry in admin.read(task)]
             return [str(bytes(event.value)) for event in events if isinstance(event, Private)]
 
     stored = await asyncio.to_thread(stored_events)

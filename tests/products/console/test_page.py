@@ -58,4 +58,4 @@ async def test_one_task_is_followed(seen: Watched, running: Running) -> None:
     task = await running.send("ask")
     await page.goto(f"{running.url}/console/#/task/{task['id']}")
     await page.wait_for_selector(".task-head .state.input-required")
-    await page.wait_for_selector(".entry:has-text(\"Which dates?\")")
+    await page.wait_for_selector('.entry:has-text("Which dates?")')
