@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman import TaskState
+from dragoman.admin import Choice
 from dragoman.console.http import ConsoleError, NotFound, Request, Response, Route
 from dragoman.console.session import Operator
 from dragoman.console.shapes import TablePage, TaskDetails
-from dragoman.console.store_reader import Filters
 from dragoman.console.timeline import (
     entry_view,
     file_in,
@@ -37,8 +38,6 @@ FOLLOW = 0.15
 """Seconds between two reads of a task that somebody follows."""
 QUIET = 15.0
 """Seconds after which a stream without events gets a comment."""
-SEARCHED = 2000
-"""How many tasks a search for a text reads at most."""
 MOST = 1000
 """The most entries or rows in one answer."""
 auditor = logging.getLogger("dragoman.audit")
@@ -81,55 +80,25 @@ async def watch_tasks(request: Request, console: Console, operator: Operator) ->
 
 
 async def _table(request: Request, console: Console, operator: Operator) -> TablePage:
-    wanted = _filters(request, operator)
-    if text := request.one("text").casefold():
-        return await _search(console, wanted, text)
-    rows, cursor = await console.reader.page(wanted)
-    found: dict[TaskState, int] = {}
-    complete = True
-    if not wanted.cursor:
-        found, complete = await console.reader.counts(msgspec.structs.replace(wanted, states=()))
-    return TablePage(
-        rows=[row_view(row) for row in rows],
-        counts={state_name(state): number for state, number in found.items()},
-        complete=complete,
-        next=_cursor(cursor),
-    )
+    wanted = _choice(request, operator)
+    if text := request.one("text"):
+        found = await console.reader.search(wanted, text)
+        return TablePage(
+            rows=[replace(row_view(hit.row), text=hit.text) for hit in found.hits],
+            searched=found.looked,
+            stopped=found.cursor is not None,
+            next=_cursor(found.cursor),
+        )
+    page = await console.reader.page(wanted)
+    shown = TablePage(rows=[row_view(row) for row in page.rows], next=_cursor(page.cursor))
+    if wanted.cursor:
+        return shown
+    counts = await console.counts(replace(wanted, states=(), limit=1))
+    states = {state_name(state): number for state, number in counts.states.items()}
+    return replace(shown, counts=states, complete=counts.complete)
 
 
-async def _search(console: Console, wanted: Filters, text: str) -> TablePage:
-    """The tasks whose messages and artifacts contain a text, newest first."""
-    found: list[Any] = []
-    seen, cursor, until = 0, wanted.cursor, time.monotonic() + 3.0
-    while True:
-        page = msgspec.structs.replace(wanted, limit=100, cursor=cursor)
-        rows, cursor = await console.reader.page(page)
-        for row in rows:
-            seen += 1
-            if text in row.text.casefold() or await _contains(console, row, text):
-                found.append(row)
-        stopped = seen >= SEARCHED or len(found) >= wanted.limit or time.monotonic() > until
-        if cursor is None or stopped:
-            return TablePage(
-                rows=[row_view(row) for row in found],
-                searched=seen,
-                stopped=cursor is not None,
-                next=_cursor(cursor),
-            )
-
-
-async def _contains(console: Console, row: Any, text: str) -> bool:
-    try:
-        _, task = await console.reader.load(row.id)
-    except NotFound:  # it was deleted meanwhile
-        return False
-    messages = [*task.history, *([task.status.message] if task.status.message else [])]
-    said: list[Any] = [*messages, *task.artifacts]
-    parts = [part for each in said for part in each.parts]
-    return any(text in part.text.casefold() for part in parts if part.text)
-
-
-def _filters(request: Request, operator: Operator) -> Filters:
+def _choice(request: Request, operator: Operator) -> Choice:
     states = [each for each in request.one("state").split(",") if each]
     for name in states:
         if name not in STATES:
@@ -139,7 +108,7 @@ def _filters(request: Request, operator: Operator) -> Filters:
         changed, _, id = text.partition("~")
         cursor = (changed, id)
     tenant = request.given("tenant") if operator.everywhere else operator.caller.tenant
-    return Filters(
+    return Choice(
         agent=request.one("agent") or None,
         tenant=tenant,
         owner=request.given("owner"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dragoman import Caller, Task, __version__
+from dragoman.admin import Choice, Counts
 from dragoman.console import actions, api, pages
 from dragoman.console.access import (
     KEY,
@@ -82,7 +84,8 @@ class Console:
         if self._bound is not app:
             self._bound = app
             self.source = ServedAgents(app)
-            self.reader = StoreReader(app.store.admin)
+            self.reader = StoreReader(lambda: app.admin(write=True))
+            self._counted: tuple[float, Any, Any] = (0.0, None, None)
             self.history = History(self.reader)
 
     async def _serve(self, request: Request, send: Any) -> bool:
@@ -217,6 +220,17 @@ class Console:
             agents=self.source.names(),
             schemes=await self.source.schemes(request),
         )
+
+    async def counts(self, choice: Choice) -> Counts:
+        """How many tasks are in each state. In a large store this is counted at times only."""
+        known_at, known, found = self._counted
+        began = time.monotonic()
+        if known != choice or began > known_at:
+            found = await self.reader.counts(choice)
+            took = time.monotonic() - began
+            self._counted = began + 20 * took, choice, found
+        counted: Counts = found
+        return counted
 
     @property
     def poll(self) -> float:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
 
 from dragoman import Task
 from dragoman.console.http import NotFound
 from dragoman.console.store_reader import StoreReader
-from dragoman.model.lifecycle import fold
 
-BATCH = 1000
 STRIDE = 5000
-"""A fold is kept after so many entries."""
+"""A fold is kept after so many entries, so that a slider moves quickly in a long log."""
 KEPT = 64
 """How many folds are kept."""
 
 
 class History:
-    """Folds the beginnings of logs, and keeps some of them, so that a slider moves quickly."""
+    """Folds the beginnings of logs, and keeps some of them."""
 
     def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
@@ -26,18 +23,14 @@ class History:
 
     async def at(self, id: str, number: int) -> Task:
         """The task after this entry. Raises NotFound."""
-        place, found = self._nearest(id, number)
-        while place < number:
-            entries = await self._reader.entries(id, place, min(BATCH, number - place))
-            if not entries:
-                break
-            found = fold(found, [each.event for each in entries if folds(each.event)])
-            place = entries[-1].number
-            if place % STRIDE < BATCH:
-                self._keep(id, place, found)
-        if found is None:
+        if number < 1:
             raise NotFound("there is no such entry")
-        self._keep(id, place, found)
+        place, found = self._nearest(id, number)
+        while found is None or place < number:
+            step = min(number, place // STRIDE * STRIDE + STRIDE)
+            found = await self._reader.fold(id, (place, found), step)
+            place = step
+            self._keep(id, place, found)
         return found
 
     def _nearest(self, id: str, number: int) -> tuple[int, Task | None]:
@@ -50,10 +43,6 @@ class History:
     def _keep(self, id: str, place: int, found: Task) -> None:
         self._kept[id, place] = found
         self._kept.move_to_end((id, place))
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
-
-
-def folds(event: Any) -> bool:
-    """Whether the event changes the task."""
-    return type(event).__name__ in ("Received", "TaskStatusUpdateEvent", "TaskArtifactUpdateEvent")
+        if len(self._kept) > KEPT:
+            loose = next((key for key in self._kept if key[1] % STRIDE), next(iter(self._kept)))
+            del self._kept[loose]

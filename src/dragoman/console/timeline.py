@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman import Message, Part, Task
+from dragoman import Message, Part, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.admin import (
+    CancelRequested,
+    Entry,
+    Private,
+    Received,
+    Reply,
+    TaskRow,
+    WebhookRow,
+)
 from dragoman.console.shapes import (
     ArtifactView,
     EntryView,
@@ -67,12 +77,12 @@ def parts_view(parts: Iterable[Part], path: str = "") -> tuple[PartView, ...]:
     )
 
 
-def entry_view(entry: Any, task: str) -> EntryView:
+def entry_view(entry: Entry, task: str) -> EntryView:
     """Show an entry of this task's log."""
     event, path = entry.event, f"tasks/{task}/files/{entry.number}"
     base: dict[str, Any] = {"number": entry.number, "turn": entry.turn}
-    match type(event).__name__:
-        case "Received":
+    match event:
+        case Received():
             message = event.message
             return EntryView(
                 kind="message",
@@ -82,7 +92,7 @@ def entry_view(entry: Any, task: str) -> EntryView:
                 **_message(message, path),
                 **base,
             )
-        case "TaskStatusUpdateEvent":
+        case TaskStatusUpdateEvent():
             status = event.status
             said = {} if status.message is None else _message(status.message, path)
             said["metadata"] = {**said.get("metadata", {}), **(event.metadata or {})}
@@ -93,7 +103,7 @@ def entry_view(entry: Any, task: str) -> EntryView:
                 **said,
                 **base,
             )
-        case "TaskArtifactUpdateEvent":
+        case TaskArtifactUpdateEvent():
             artifact = event.artifact
             return EntryView(
                 kind="artifact",
@@ -106,9 +116,9 @@ def entry_view(entry: Any, task: str) -> EntryView:
                 metadata={**(artifact.metadata or {}), **(event.metadata or {})},
                 **base,
             )
-        case "Reply":
+        case Reply():
             return EntryView(kind="reply", **_message(event.message, path), **base)
-        case "CancelRequested":
+        case CancelRequested():
             return EntryView(
                 kind="cancel",
                 at=event.at,
@@ -116,11 +126,13 @@ def entry_view(entry: Any, task: str) -> EntryView:
                 metadata=event.metadata or {},
                 **base,
             )
-        case _:
+        case Private():
             return _private(event, base)
+        case _:
+            return EntryView(kind="unknown", **base)
 
 
-def _private(event: Any, base: dict[str, Any]) -> EntryView:
+def _private(event: Private, base: dict[str, Any]) -> EntryView:
     return EntryView(
         kind="private",
         at=event.at,
@@ -157,15 +169,15 @@ def _who(caller: Any) -> str:
     return f"{realm}{caller.identity}" if caller.identity else "anonymous"
 
 
-def file_in(entry: Any, index: int) -> Part | None:
+def file_in(entry: Entry, index: int) -> Part | None:
     """The part of an entry that is a file, by its index."""
     event = entry.event
-    match type(event).__name__:
-        case "Received" | "Reply":
+    match event:
+        case Received() | Reply():
             parts: Sequence[Part] = event.message.parts
-        case "TaskStatusUpdateEvent":
+        case TaskStatusUpdateEvent():
             parts = event.status.message.parts if event.status.message else ()
-        case "TaskArtifactUpdateEvent":
+        case TaskArtifactUpdateEvent():
             parts = event.artifact.parts
         case _:
             parts = ()
@@ -240,7 +252,7 @@ def _shortened(found: Folded) -> Folded:
     return replace(found, artifacts=artifacts, history=tuple(reversed(history)), cut=cut)
 
 
-def row_view(row: Any) -> TaskView:
+def row_view(row: TaskRow) -> TaskView:
     """Show a row of the store."""
     return TaskView(
         id=row.id,
@@ -263,13 +275,13 @@ def row_view(row: Any) -> TaskView:
     )
 
 
-def webhook_view(row: Any) -> WebhookView:
+def webhook_view(row: WebhookRow) -> WebhookView:
     """Show a webhook."""
     return WebhookView(
         task=row.task,
         id=row.id,
         agent=row.agent,
-        host=row.host,
+        host=_host(row.url),
         cursor=row.cursor,
         last=row.last,
         attempts=row.attempts,
@@ -279,10 +291,16 @@ def webhook_view(row: Any) -> WebhookView:
     )
 
 
-def first_message(entries: Mapping[int, Any] | Sequence[Any]) -> Any:
+def first_message(entries: Sequence[Entry]) -> Any:
     """The message that began a task, as A2A has it; None if the log does not show it."""
-    for entry in entries.values() if isinstance(entries, Mapping) else entries:
-        if type(entry.event).__name__ == "Received":
+    for entry in entries:
+        if isinstance(entry.event, Received):
             message = replace(entry.event.message, task_id="", context_id="")
             return msgspec.to_builtins(message)
     return None
+
+
+def _host(url: str) -> str:
+    """The scheme and host of a webhook's URL. The rest may contain a secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
