@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -281,7 +280,7 @@ def webhook_view(row: WebhookRow) -> WebhookView:
         task=row.task,
         id=row.id,
         agent=row.agent,
-        host=_host(row.url),
+        host=row.url,
         cursor=row.cursor,
         last=row.last,
         attempts=row.attempts,
@@ -298,9 +297,3 @@ def first_message(entries: Sequence[Entry]) -> Any:
             message = replace(entry.event.message, task_id="", context_id="")
             return msgspec.to_builtins(message)
     return None
-
-
-def _host(url: str) -> str:
-    """The scheme and host of a webhook's URL. The rest may contain a secret."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
