@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="URL",
-        help="announce the agents to this registry after the start, where they wait for approval; "
+        help="announce the agents to this registry after the start; they wait for approval there; "
         "can be repeated (default: none)",
     )
     serve.add_argument(

@@ -221,7 +221,7 @@ def announce(app: App, port: int) -> None:
     if app.agents:
         logger.info("tasks are kept in %s", app.store.name)
     if settings.serve_only:
-        logger.info("it runs no turns: `dragoman worker` with the same store does")
+        logger.info("this server runs no turns: `dragoman worker` with the same store runs them")
     if not loopback(settings.host):
         warn(app, base)
     if settings.push and app.agents:
