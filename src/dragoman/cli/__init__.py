@@ -164,6 +164,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     mcp_commands.add_to_serve(serve)
     serve.add_argument(
+        "--console",
+        action="store_const",
+        const="on",
+        help="offer the console at /console/ to callers with the scope operator; needs auth "
+        "(default: only on a terminal of this machine)",
+    )
+    serve.add_argument(
         "--reload", action="store_true", help="restart when a Python file changes; for development"
     )
     serve.add_argument(
@@ -301,7 +308,7 @@ class Options(Struct, frozen=True):
 
 
 def _options(arguments: argparse.Namespace, **more: Any) -> Options:
-    given: dict[str, Any] = {name: getattr(arguments, name, None) for name in SERVE}
+    given: dict[str, Any] = {name: getattr(arguments, name, None) for name in (*SERVE, "console")}
     texts = {}
     for item in arguments.set:
         name, equals, value = item.partition("=")
