@@ -125,12 +125,19 @@ async def test_everything() -> None:
         events = await gather(found.live.send_message(request))
         assert states(events)[-1] == "completed"
         assert states(events).count("working") >= 2
-        asks = [name for name in names if "elicit" in name.lower()]
-        if asks:
-            task = await send(found.plain, data({}), metadata=skill(asks[0]))
-            assert state(task) == "input_required"
-            task = await send(found.plain, "decline", task=task.id)
-            assert state(task) == "completed"
+        asks = "trigger-elicitation-request"
+        task = await send(found.plain, data({}), metadata=skill(asks))
+        assert state(task) == "input_required"
+        assert "name (text): Your full, legal name" in task.status.message.parts[0].text
+        task = await send(found.plain, "decline", task=task.id)
+        assert state(task) == "completed"
+        assert "declined" in str(contents(task))
+        url = {"url": "https://login.example/"}
+        task = await send(found.plain, data(url), metadata=skill("trigger-url-elicitation"))
+        assert state(task) == "auth_required"
+        assert "https://login.example/" in task.status.message.parts[0].text
+        task = await send(found.plain, "done", task=task.id)
+        assert state(task) == "completed"
 
 
 @pytest.fixture(params=["stdio", "http"])
