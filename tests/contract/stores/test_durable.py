@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -468,6 +469,35 @@ async def test_what_no_step_can_have_is_refused(store: Store) -> None:
     assert refused == first and len(first) == 9
     assert "the result is not of the type int: Expected `int`, got `str`" in first[-1]
     assert lives.done == {"words": 1, "odd": 1}
+
+
+async def test_each_call_of_a_step_has_a_time_limit_and_pauses_grow(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(durable, "LONGEST_PAUSE", 0.15)
+    begun: list[float] = []
+
+    async def hangs() -> None:
+        begun.append(time.monotonic())
+        await asyncio.Event().wait()
+
+    async def handler(turn: Turn) -> str:
+        try:
+            await turn.step("hangs", hangs, retries=3, timeout=0.02)
+        except StepFailed as error:
+            return str(error)
+        raise AssertionError
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    async with asyncio.timeout(10):
+        await lives.life()
+    assert texts(await lives.task(task)) == ["step 'hangs': TimeoutError: "]
+    pauses = [after - before for before, after in pairwise(begun)]
+    assert len(begun) == 4
+    for pause, least in zip(pauses, (0.07, 0.12, 0.17), strict=True):
+        assert pause >= least
 
 
 @pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf])
