@@ -450,6 +450,34 @@ async def test_steps_at_the_same_time(store: Store) -> None:
     assert lives.done == {"a": 1, "bb": 1, "ccc": 1, "same": 3}
 
 
+@pytest.mark.parametrize("wait", ["ask", "receive", "sleep"])
+async def test_what_has_begun_ends_before_the_handler_is_suspended(store: Store, wait: str) -> None:
+    async def slow() -> None:
+        await asyncio.sleep(0.05)
+        lives.done["slow"] += 1
+
+    async def handler(turn: Turn) -> None:
+        step = asyncio.ensure_future(turn.step("slow", slow))
+        await asyncio.sleep(0)
+        if wait == "ask":
+            await turn.ask_for("?")
+        elif wait == "receive":
+            await turn.receive()
+        else:
+            await turn.sleep(days=1)
+        await step
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    assert "step" in await lives.private(task)
+    await lives.send("x", task)
+    if wait != "sleep":
+        await lives.life()
+        assert (await lives.head(task)).state is C
+    assert lives.done["slow"] == 1
+
+
 async def test_what_is_the_same_on_replay(store: Store) -> None:
     seen: list[tuple[Any, ...]] = []
 
