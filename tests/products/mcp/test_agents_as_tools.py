@@ -15,7 +15,7 @@ from dragoman import App
 from dragoman.mcp import McpApp, mounts
 from tests.harness.server import served
 from tests.products.mcp import served_agents as desk
-from tests.products.mcp.clients import MODES, User, client, task_of, text
+from tests.products.mcp.clients import VERSIONS, User, client, task_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = {"message": "Hello"}
@@ -34,9 +34,9 @@ async def hasty() -> AsyncIterator[str]:
         yield f"{server.url}/mcp"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_each_skill_is_a_tool(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_each_skill_is_a_tool(url: str, version: str) -> None:
+    async with client(url, version) as found:
         tools = {tool.name: tool for tool in (await found.list_tools()).tools}
     assert {*desk.desk.skills} <= {*tools}
     assert {*tools} - {*desk.desk.skills} == {"get_task", "answer_task", "cancel_task"}
@@ -50,9 +50,9 @@ async def test_each_skill_is_a_tool(url: str, mode: str) -> None:
     assert "required" not in tools["reserve"].input_schema  # the agent asks
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_call_returns_the_result_of_the_skill(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_call_returns_the_result_of_the_skill(url: str, version: str) -> None:
+    async with client(url, version) as found:
         result = await found.call_tool("book", {"city": "Rome", "seats": 2})
         said = await found.call_tool("echo", HELLO)
     assert result.structured_content == {"reference": "FL-Rome", "seats": 2}
@@ -60,38 +60,38 @@ async def test_a_call_returns_the_result_of_the_skill(url: str, mode: str) -> No
     assert (text(said), said.is_error) == ("Hello", False)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_wrong_arguments_are_an_error_that_names_them(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_wrong_arguments_are_an_error_that_names_them(url: str, version: str) -> None:
+    async with client(url, version) as found:
         result = await found.call_tool("book", {"town": "Rome"})
         with pytest.raises(MCPError, match="Unknown tool"):
-            await found.session.call_tool("nothing", {})
+            await found.call_tool("nothing", {})
     assert result.is_error
     assert "city: is required" in text(result)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_progress_is_reported(url: str, mode: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_progress_is_reported(url: str, version: str) -> None:
     user = User()
-    async with client(url, mode) as found:
+    async with client(url, version) as found:
         result = await found.call_tool("progress", HELLO, progress_callback=user.report)
     assert user.progress == ["searching", "comparing", "Found"]
     assert text(result) == "Found"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_question_is_an_elicitation(url: str, mode: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_question_is_an_elicitation(url: str, version: str) -> None:
     user = User({"answer": "On Monday"})
-    async with client(url, mode, user) as found:
+    async with client(url, version, user) as found:
         result = await found.call_tool("chat", HELLO)
     assert [params.message for params in user.asked] == ["Which date?"]
     assert text(result) == "Booked On Monday"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_missing_parameters_are_the_fields_of_a_form(url: str, mode: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_missing_parameters_are_the_fields_of_a_form(url: str, version: str) -> None:
     user = User({"nights": 3})
-    async with client(url, mode, user) as found:
+    async with client(url, version, user) as found:
         result = await found.call_tool("reserve", {"city": "Rome"})
     (asked,) = user.asked
     assert isinstance(asked, types.ElicitRequestFormParams)
@@ -99,33 +99,33 @@ async def test_missing_parameters_are_the_fields_of_a_form(url: str, mode: str) 
     assert result.structured_content == {"reference": "HO-Rome", "seats": 3}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("answer", "said"),
     [({"approve": True}, "Paid"), ({"approve": False}, "declined"), ("decline", "declined")],
 )
 async def test_an_approval_is_a_form_with_one_field(
-    url: str, mode: str, answer: Any, said: str
+    url: str, version: str, answer: Any, said: str
 ) -> None:
     user = User(answer)
-    async with client(url, mode, user) as found:
+    async with client(url, version, user) as found:
         result = await found.call_tool("pay", HELLO)
     assert "Operation: " in user.asked[0].message
     assert said in text(result)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_to_decline_tells_the_agent(url: str, mode: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_to_decline_tells_the_agent(url: str, version: str) -> None:
     user = User("decline", {"answer": "On Sunday"})
-    async with client(url, mode, user) as found:
+    async with client(url, version, user) as found:
         result = await found.call_tool("chat", HELLO)
     assert len(user.asked) == 2  # the agent has asked again
     assert text(result) == "Booked On Sunday"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_after_cancel_the_question_waits(url: str, mode: str) -> None:
-    async with client(url, mode, User("cancel")) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_after_cancel_the_question_waits(url: str, version: str) -> None:
+    async with client(url, version, User("cancel")) as found:
         result = await found.call_tool("chat", HELLO)
         id = task_of(result)
         assert "call the tool `answer_task`" in text(result)
@@ -133,9 +133,9 @@ async def test_after_cancel_the_question_waits(url: str, mode: str) -> None:
     assert text(answered) == "Booked On Friday"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_client_that_cannot_ask_is_told_what_to_call(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_client_that_cannot_ask_is_told_what_to_call(url: str, version: str) -> None:
+    async with client(url, version) as found:
         result = await found.call_tool("pay", HELLO)
         assert not result.is_error
         assert '"approve": true' in text(result)
@@ -147,17 +147,17 @@ async def test_a_client_that_cannot_ask_is_told_what_to_call(url: str, mode: str
         assert (await found.call_tool("answer_task", data)).structured_content["seats"] == 1
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_failure_has_the_words_and_what_there_is(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_failure_has_the_words_and_what_there_is(url: str, version: str) -> None:
+    async with client(url, version) as found:
         result = await found.call_tool("fail", HELLO)
     assert result.is_error
     assert text(result) == "The task has failed: No seats are left\nhalf"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_files_both_ways(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_files_both_ways(url: str, version: str) -> None:
+    async with client(url, version) as found:
         result = await found.call_tool("files", HELLO)
         _, image, ticket, terms = result.content
         read = await found.read_resource(ticket.resource.uri)
@@ -170,16 +170,16 @@ async def test_files_both_ways(url: str, mode: str) -> None:
     assert "by its URL" in text(wrong)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_artifacts_of_past_tasks_are_resources(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
-        id = task_of(await found.call_tool("echo", {"message": f"kept {mode}"}))
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_artifacts_of_past_tasks_are_resources(url: str, version: str) -> None:
+    async with client(url, version) as found:
+        id = task_of(await found.call_tool("echo", {"message": f"kept {version}"}))
         listed = (await found.list_resources()).resources
         (uri,) = [each.uri for each in listed if id in each.uri]
         read = await found.read_resource(uri)
         with pytest.raises(MCPError, match="no resource"):
             await found.read_resource(uri.replace("artifacts", "others"))
-    assert read.contents[0].text == f"kept {mode}"
+    assert read.contents[0].text == f"kept {version}"
 
 
 async def test_examples_are_prompts(url: str) -> None:
@@ -192,9 +192,9 @@ async def test_examples_are_prompts(url: str) -> None:
     assert prompt.messages[0].content.text == "Book a flight to Rome"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_long_call_is_answered_with_its_task(hasty: str, mode: str) -> None:
-    async with client(hasty, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_long_call_is_answered_with_its_task(hasty: str, version: str) -> None:
+    async with client(hasty, version) as found:
         result = await found.call_tool("wait", HELLO)
         id = task_of(result)
         assert "`get_task`" in text(result)
@@ -204,10 +204,10 @@ async def test_a_long_call_is_answered_with_its_task(hasty: str, mode: str) -> N
     assert text(canceled) == text(again) == "The task was canceled."
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_to_cancel_the_call_cancels_the_task(url: str, mode: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_to_cancel_the_call_cancels_the_task(url: str, version: str) -> None:
     desk.began, desk.released = asyncio.Event(), asyncio.Event()
-    async with client(url, mode) as found:
+    async with client(url, version) as found:
         calling = asyncio.create_task(found.call_tool("wait", HELLO))
         async with asyncio.timeout(10):
             await desk.began.wait()
