@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dragoman.admin import Choice
 from dragoman.model.caller import qualified
-from dragoman.stores.admin import Choice, Pruned
+from dragoman.stores.admin import Pruned
 from dragoman.stores.postgres import admin as postgres
 from dragoman.stores.postgres import schema as versions
-from dragoman.stores.sqlite import admin as clerks
+from dragoman.stores.sqlite import admin as sqlite
 from dragoman.stores.sqlite import schema
 from dragoman.stores.sqlite.admin import SqliteAdmin
 from dragoman.stores.sqlite.lock import Lock
@@ -126,7 +127,7 @@ def test_prune_in_batches(here: Path, monkeypatch: pytest.MonkeyPatch, small: st
             for n in range(20)
         ),
     )
-    for module in (clerks, postgres):
+    for module in (sqlite, postgres):
         monkeypatch.setattr(module, small, 3 if small == "BATCH" else 1)
     with opened(here, write=True) as admin:
         steps = list(admin.prune(time.time() - DAY))  # each is a transaction
@@ -279,7 +280,7 @@ def test_backup_over_a_store_in_use(here: Path, db: Any) -> None:
 
 def test_a_backup_is_of_one_moment(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = seed(here, *(line(f"t{n}", text="x" * 20_000) for n in range(20)))
-    monkeypatch.setattr(clerks, "PAGES", 5)
+    monkeypatch.setattr(sqlite, "PAGES", 5)
     steps = 0
 
     def meanwhile(done: int, of: int) -> None:
@@ -292,7 +293,7 @@ def test_a_backup_is_of_one_moment(here: Path, monkeypatch: pytest.MonkeyPatch) 
         admin.backup(here / "copy.sqlite", force=False, progress=meanwhile)
     assert steps > 10
     with SqliteAdmin(here / "copy.sqlite") as copy:
-        assert {row.id for row in copy.tasks(Choice())} == {f"t{n}" for n in range(20)}
+        assert {row.id for row in copy.tasks(Choice()).rows} == {f"t{n}" for n in range(20)}
     sound(here, "copy.sqlite")
 
 

@@ -498,7 +498,7 @@ class Turn(Output):
 
     async def save_context(self, value: Any) -> None:
         """Keep a JSON value or bytes for this context: all later turns of this caller in it, in
-        whatever task, read it with `context_saved`. Clients never see it. It is durable when this
+        any task, read it with `context_saved`. Clients never see it. It is durable when this
         returns. Raises ContextChanged if another turn has changed it since this one read it, or if
         there is one and this turn has not read it. In a durable handler it is a step."""
         data = encode_saved(value, "save_context")

@@ -30,7 +30,7 @@ YES = frozenset(
     ("yes", "y", "ok", "okay", "sure", "approve", "approved", "accept", "allow", "go ahead")
 )
 EARLIER = 100
-"""Files of so many earlier tasks of the conversation are known to its state."""
+"""The number of earlier tasks of the conversation whose files its state may name."""
 USAGE = "urn:dragoman:usage:v1"
 """The key of the metadata of the final status: what the run has cost."""
 

@@ -173,7 +173,7 @@ async def add(registry: Used, arguments: Namespace) -> int:
     )
     if arguments.json:
         return _json(details)
-    _tell(details.entry)
+    _print_entry(details.entry)
     for each in details.warnings:
         print(f"  {plain(each)}")
     if details.entry.state == "pending":
@@ -345,11 +345,11 @@ async def _every(registry: Used, state: State | None) -> AsyncIterator[Entry]:
 def _done(entry: Entry, arguments: Namespace) -> int:
     if arguments.json:
         return _json(entry)
-    _tell(entry)
+    _print_entry(entry)
     return 0
 
 
-def _tell(entry: Entry) -> None:
+def _print_entry(entry: Entry) -> None:
     print(f"{entry.state}: {plain(_title(entry))} at {entry.url}")
     print(f"  {entry.urn}{f' = {entry.alias}' if entry.alias else ''}")
 

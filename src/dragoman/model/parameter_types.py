@@ -198,7 +198,7 @@ def without_none(kind: Any) -> Any:
 
 
 def mentions(kind: Any, wanted: Iterable[Any]) -> bool:
-    """Whether a type is one of these, or has one of them as an argument."""
+    """Whether a type is in this list, or has one of its types as an argument."""
     found = any(kind is item for item in wanted)
     return found or any(mentions(item, wanted) for item in typing.get_args(kind))
 

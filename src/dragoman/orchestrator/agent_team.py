@@ -63,7 +63,7 @@ class Finder(Protocol):
     """Finds agents, such as a query of a registry."""
 
     async def find(self) -> Sequence[Any]:
-        """The agents: whatever `Client.connect` takes."""
+        """The agents, in any form that `Client.connect` accepts."""
 
 
 Given: TypeAlias = "str | AgentCard | AgentReference | Client | Agent | Finder"

@@ -1,6 +1,6 @@
 """Carries out a plan: calls agents side by side, passes their questions on, and survives a crash.
 
-Whatever happens is an event, and each event is a step of the task's log. When the handler runs
+Every change is an event, and each event is a step of the task's log. When the handler runs
 again, the events come from the log and lead to the same plan; only then are the calls that had not
 ended made again, each under its own key.
 """

@@ -43,8 +43,8 @@ class ArdRoutes:
     """Answers from the entries of a registry.
 
     `url` is the base URL that the operator has set. Only with it are the documents signed, because
-    anybody can name another host in a request. The registries of `federation` are asked by searches
-    that permit it."""
+    every caller can name another host in a request. The registries of `federation` are asked by
+    searches that permit it."""
 
     def __init__(
         self,

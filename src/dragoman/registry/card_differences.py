@@ -30,7 +30,7 @@ class Difference(Struct, frozen=True, omit_defaults=True):
 
     @property
     def guarded(self) -> bool:
-        """Whether it must be approved, whatever the policy says."""
+        """Whether it must always be approved, even if the policy accepts the field."""
         return self.kind != "other"
 
 

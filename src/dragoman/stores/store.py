@@ -372,7 +372,7 @@ class Store(Protocol):
         """Count the tasks that have begun, by state."""
 
     async def find(self, agent: str, task: str) -> Head | None:
-        """Return the head of a task of this agent, whoever owns it. This is for requests that show
+        """Return the head of a task of this agent, of any owner. This is for requests that show
         a secret of the task."""
 
     async def owner(self, scope: Scope, task: str) -> str | None:

@@ -43,9 +43,9 @@ class Log:
             self._here.usage = event.usage
         elif isinstance(event, LLMStreamChunkEvent):
             if not event.tool_call and answers(event):
-                self.calls.tell(event)
+                self.calls.report(event)
         elif isinstance(event, ToolUsageStartedEvent | ToolUsageFinishedEvent | TaskCompletedEvent):
-            self.calls.tell(event)
+            self.calls.report(event)
 
     def model(self, llm: BaseLLM, arguments: dict[str, Any]) -> Any:
         """What a model returns."""

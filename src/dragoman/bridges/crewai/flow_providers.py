@@ -1,4 +1,4 @@
-"""What a flow of CrewAI is given: a store for its state, and somebody whom it can ask."""
+"""What a flow of CrewAI is given: a store for its state, and a way to ask the client."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class CrewAIFlow:
         def work() -> Any:
             set_provider(Feedback(calls))
             set_suppress_console_output(True)
-            add_stream_sink(lambda _, event: _tell(calls, event))
+            add_stream_sink(lambda _, event: _collect(calls, event))
             return asyncio.run(calls.stoppable(go_on()))
 
         ended = await calls.run(work, lambda event: _report(run, event))
@@ -189,10 +189,10 @@ def _text_field(fields: Sequence[str], *, chosen: bool) -> str:
     return next((each for each in TEXTS if each in fields or not fields), "")
 
 
-def _tell(calls: Calls, event: Any) -> None:
+def _collect(calls: Calls, event: Any) -> None:
     kinds = ToolUsageStartedEvent | ToolUsageFinishedEvent | MethodExecutionStartedEvent
     if isinstance(event, kinds):
-        calls.tell(event)
+        calls.report(event)
 
 
 async def _report(run: Run, event: Any) -> None:

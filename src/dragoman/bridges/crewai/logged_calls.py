@@ -69,7 +69,7 @@ class Calls:
 
     # -- in threads
 
-    def tell(self, event: Any) -> None:
+    def report(self, event: Any) -> None:
         """Tell the loop something."""
         if self._stopped:
             raise Stopped
@@ -152,11 +152,11 @@ class Calls:
         with suppress(Stopped):
             try:
                 CALLS.set(self)
-                self.tell(Ended(function()))
+                self.report(Ended(function()))
             except QuestionAsked as asked:
-                self.tell(Ended(question=asked.question))
+                self.report(Ended(question=asked.question))
             except BaseException as error:  # noqa: BLE001 - raised where the thread was begun
-                self.tell(Ended(error=error))
+                self.report(Ended(error=error))
 
     # -- in the server's loop
 

@@ -109,8 +109,8 @@ class LlamaIndex:
         named = isinstance(name := getattr(about, "name", None), str) and self._agent
         fields = getattr(type(about), "model_fields", {}) if named else {}
         self.name = str(name) if named and name != fields["name"].default else ""
-        told = str(getattr(about, "description", "")) if named else ""
-        self.description = told if named and told != fields["description"].default else ""
+        described = str(getattr(about, "description", "")) if named else ""
+        self.description = described if named and described != fields["description"].default else ""
         steps = get_steps_from_instance(workflow)
         self._held = frozenset(steps) & COSTLY if self._agent else frozenset(steps)
         self._workflow = with_barrier(workflow, self._held)
@@ -274,7 +274,7 @@ class LlamaIndex:
         return not isinstance(agent, workflow.ReActAgent | workflow.CodeActAgent)
 
     async def _pause(self, now: RunningWorkflow) -> Place:
-        """The workflow waits for somebody."""
+        """The workflow waits for an answer."""
         unable = UserError(
             "The workflow cannot wait for an answer: its state is too large, or has values that "
             "cannot be written as JSON"

@@ -60,7 +60,7 @@ class Queue(EventQueue):
                 await self._turn.emit(each)
 
     async def _remember(self, status: TaskStatus) -> None:
-        """Keep a question for the turn that its answer begins, before anybody can answer it."""
+        """Keep a question for the turn that its answer begins, before the client can answer it."""
         if self._over:
             return
         self._over = status.state.terminal

@@ -136,12 +136,12 @@ def _work(copied: AgentCopy, task: str, images: list[Any], calls: Calls) -> None
     with suppress(Stopped):
         try:
             for event in copied.agent.run(task, stream=True, reset=False, images=images or None):
-                calls.tell(event)
-            calls.tell(Ended())
+                calls.report(event)
+            calls.report(Ended())
         except QuestionAsked as asked:
-            calls.tell(Ended(question=asked.question))
+            calls.report(Ended(question=asked.question))
         except BaseException as error:  # noqa: BLE001 - it is raised where the thread was begun
-            calls.tell(Ended(error=error))
+            calls.report(Ended(error=error))
         finally:
             copied.cleanup()
 

@@ -113,7 +113,7 @@ class AgentCopy:
             other.interrupt()
 
     def cleanup(self) -> None:
-        """Let go what the run has used."""
+        """Release what the run has used."""
         self._original.monitor.reset()  # it would grow for ever
         if hasattr(self.agent, "cleanup"):
             self.agent.cleanup()
@@ -148,7 +148,7 @@ class LoggedModel:
     def _used(self, message: ChatMessage) -> None:
         usage = message.token_usage
         tokens = (0, 0) if usage is None else (usage.input_tokens, usage.output_tokens)
-        self._calls.tell(Used(1, *tokens))
+        self._calls.report(Used(1, *tokens))
 
 
 class StreamingModel(LoggedModel):
@@ -200,14 +200,14 @@ def logged(tool: Tool, calls: Calls, approve: Collection[str]) -> Tool:
             return "The user does not allow this call."
 
         def make() -> Any:
-            calls.tell(Detail(tool.name))
+            calls.report(Detail(tool.name))
             value = tool(*args, sanitize_inputs_outputs=sanitize_inputs_outputs, **kwargs)
-            calls.tell(Detail(tool.name, f"{tool.name} returned {value}"))
+            calls.report(Detail(tool.name, f"{tool.name} returned {value}"))
             return value
 
         def report(value: Any) -> None:
             if (part := file_of(value)) is not None:
-                calls.tell(part)
+                calls.report(part)
 
         kind = f"tool:{tool.name}"
         return calls.make(kind, content, make, dumped, loaded, fails=True, report=report)

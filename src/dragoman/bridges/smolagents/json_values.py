@@ -150,7 +150,7 @@ def loaded(found: dict[str, Any]) -> Any:
     """What `dumped` wrote; raises the error that a call has raised."""
     if "error" in found:
         name, text = found["error"]
-        raise type(name, (Exception,), {})(text)  # the model is told the name
+        raise type(name, (Exception,), {})(text)  # the model gets to read the name
     if "image" in found:
         return AgentImage(_image(found["image"]))
     return _image(found["picture"]) if "picture" in found else found["value"]

@@ -84,7 +84,7 @@ class Calls:
 
     # -- in the agent's thread, or in threads that it makes
 
-    def tell(self, event: Any) -> None:
+    def report(self, event: Any) -> None:
         """Tell the loop something."""
         if self._stopped:
             raise Stopped
@@ -98,7 +98,7 @@ class Calls:
             if key in self.known:
                 call.known, call.earlier = self.known[key], True
             else:
-                self.tell(call)
+                self.report(call)
                 try:
                     if call.begun.result():
                         return call

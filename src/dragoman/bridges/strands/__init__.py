@@ -43,7 +43,7 @@ Events: TypeAlias = AsyncGenerator[TypedEvent, None]
 
 def serve(agent: StrandsAgent | Make, **options: Unpack[BridgeOptions]) -> Agent:
     """Serve an agent, or the agents that a function makes: one for each conversation, with a
-    session manager of its own if it shall keep the conversation."""
+    session manager of its own if it is to keep the conversation."""
     third_party_internals.check_version(Strands.package)
     return bridge.serve(Strands(agent), **options)
 

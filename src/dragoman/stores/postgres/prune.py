@@ -137,7 +137,7 @@ async def forget_values(db: Any, answer: Sequence[Any]) -> None:
 
 async def merge(source: Source, place: CountKey = START) -> CountKey | None:
     """Merge the parts of the next counts after a position. Returns the last position, or None at
-    the end. The sums stay the same, also for those who read or write meanwhile."""
+    the end. The sums stay the same, also for concurrent readers and writers."""
     found = await source.fetch(CROWDED, *place, PAGE)
     full = sum(row[4] for row in found) == PAGE
     if full:  # the last count may continue after this batch

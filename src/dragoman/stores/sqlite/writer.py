@@ -87,7 +87,7 @@ class Writer:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._group([job], self._more)
-        self._tell(self._ended.set_result, None)
+        self._call_in_loop(self._ended.set_result, None)
 
     def _more(self) -> Job | None:
         """Return the other waiting changes. The end mark stays for later."""
@@ -114,12 +114,12 @@ class Writer:
             logger.error("a write failed: %s", error)
         if commits:  # otherwise there was nothing to write
             self.wrote, self.failed = time.monotonic(), False
-        self._tell(self._deliver, jobs, commits)
+        self._call_in_loop(self._deliver, jobs, commits)
 
     def _commit(self, jobs: list[Job], more: Callable[[], Job | None]) -> list[Commit]:
         transaction = self._transaction
         if transaction.begin():
-            self._tell(self._forget)
+            self._call_in_loop(self._forget)
         try:
             for job in jobs:  # The list grows: changes that arrive meanwhile are made with these.
                 job.attempt(transaction)
@@ -130,7 +130,7 @@ class Writer:
             transaction.rollback()
             raise
 
-    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+    def _call_in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the result
             self._loop.call_soon_threadsafe(call, *arguments)
 
