@@ -72,7 +72,10 @@ async def client(
 
 
 async def _shake_hands(session: ClientSession, version: str, *, asks: bool) -> None:
-    able = types.ClientCapabilities(elicitation=types.ElicitationCapability() if asks else None)
+    pages = types.UrlElicitationCapability() if version != OLDER else None
+    forms = types.FormElicitationCapability() if pages else None
+    asking = types.ElicitationCapability(form=forms, url=pages) if asks else None
+    able = types.ClientCapabilities(elicitation=asking)
     asked = types.InitializeRequestParams(
         protocol_version=version,
         capabilities=able,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from msgspec import Struct
+
 from dragoman import Agent, Part, Turn
 
 agent = Agent("Conformance", description="Is called by conformance tests.", version="1.0.0")
@@ -121,6 +123,20 @@ async def enums(
         "titledMulti": {"type": "array", "items": {"anyOf": titled}},
     }
     yield turn.ask(_form("Please choose.", fields))
+
+
+class address(Struct):
+    """An address, and perhaps another one."""
+
+    street: str = ""
+    city: str = ""
+    other: address | None = None
+
+
+@agent.skill(tags=["test"], id="json_schema_2020_12_tool")
+async def with_schema(turn: Turn, name: str = "", address: address | None = None) -> str:
+    """Take a nested value."""
+    return name
 
 
 def _form(words: str, fields: dict[str, Any]) -> list[Part]:

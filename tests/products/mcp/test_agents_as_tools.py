@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,9 +15,10 @@ from mcp import MCPError
 
 from dragoman import App
 from dragoman.mcp import McpApp, mounts
+from dragoman.stores.memory import MemoryStore
 from tests.harness.server import served
 from tests.products.mcp import served_agents as desk
-from tests.products.mcp.clients import VERSIONS, User, client, task_of, text
+from tests.products.mcp.clients import NEW, OLD, OLDER, VERSIONS, User, client, task_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = {"message": "Hello"}
@@ -23,14 +26,16 @@ HELLO = {"message": "Hello"}
 
 @pytest.fixture(scope="module")
 async def url() -> AsyncIterator[str]:
-    async with served(App(desk.desk, mounts=mounts(desk.desk))) as server:
+    app = App(desk.desk, mounts=mounts(desk.desk), drain_timeout=0.2)
+    async with served(app) as server:
         yield f"{server.url}/mcp"
 
 
 @pytest.fixture(scope="module")
 async def hasty() -> AsyncIterator[str]:
     """A server that soon answers with a task."""
-    async with served(App(desk.desk, mounts=mounts(desk.desk, patience=0.3))) as server:
+    app = App(desk.desk, mounts=mounts(desk.desk, patience=0.3), drain_timeout=0.2)
+    async with served(app) as server:
         yield f"{server.url}/mcp"
 
 
@@ -112,6 +117,38 @@ async def test_an_approval_is_a_form_with_one_field(
         result = await found.call_tool("pay", HELLO)
     assert "Operation: " in user.asked[0].message
     assert said in text(result)
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+async def test_a_login_is_a_page_to_open(hasty: str, version: str) -> None:
+    user = User({})
+    async with client(hasty, version, user) as found:
+        result = await found.call_tool("login", HELLO)
+        (asked,) = user.asked
+        assert isinstance(asked, types.ElicitRequestURLParams)
+        assert asked.url == "https://login.example/start?x=1"
+        assert "when the user has logged in" in text(result)
+        done = await found.call_tool("answer_task", {"task_id": task_of(result), "message": "Done"})
+    assert text(done) == "Logged in"
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+async def test_an_agent_that_waits_for_the_login_goes_on(url: str, version: str) -> None:
+    desk.logged_in = asyncio.Event()
+
+    class Visitor(User):
+        async def elicit(self, context: Any, params: types.ElicitRequestParams) -> Any:
+            desk.logged_in.set()
+            return await super().elicit(context, params)
+
+    async with client(url, version, Visitor({})) as found:
+        assert text(await found.call_tool("login_meanwhile", HELLO)) == "Logged in"
+
+
+async def test_a_client_that_cannot_open_pages_is_told_the_address(hasty: str) -> None:
+    async with client(hasty, OLDER) as found:
+        result = await found.call_tool("login_meanwhile", HELLO)
+    assert "must open https://login.example/wait" in text(result)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -232,6 +269,55 @@ async def test_ids_of_requests_alone_are_no_key(url: str) -> None:
         first = await one.call_tool("echo", HELLO)  # both have the same id
         second = await two.call_tool("echo", HELLO)
     assert task_of(first) != task_of(second)
+
+
+async def test_a_large_file_is_a_link(url: str) -> None:
+    async with client(url) as found:
+        result = await found.call_tool("large", {"bytes": 1_500_000})
+        (link,) = result.content
+        read = await found.read_resource(link.uri)
+    assert (link.type, link.size, link.name) == ("resource_link", 1_500_000, "large.bin")
+    assert len(base64.b64decode(read.contents[0].blob)) == 1_500_000
+
+
+async def test_replicas_share_tasks_and_secrets() -> None:
+    store = MemoryStore()
+    one = App(desk.desk, mounts=mounts(desk.desk), store=store)
+    two = App(desk.desk, mounts=mounts(desk.desk), store=store)
+    async with served(one) as first, served(two) as second:
+        async with client(f"{first.url}/mcp", user=User()) as found:
+            asked = await found.session.call_tool("chat", HELLO, allow_input_required=True)
+        async with client(f"{second.url}/mcp", user=User()) as found:
+            said = types.ElicitResult(action="accept", content={"answer": "On Monday"})
+            result = await found.session.call_tool(
+                "chat",
+                HELLO,
+                input_responses=dict.fromkeys(asked.input_requests, said),
+                request_state=asked.request_state,
+            )
+    assert text(result) == "Booked On Monday"
+
+
+async def test_open_streams_do_not_hold_up_the_end_of_the_server() -> None:
+    app = App(desk.desk, mounts=mounts(desk.desk), drain_timeout=0.2)
+    async with served(app) as server:
+        url = f"{server.url}/mcp"
+        old = client(url, OLD)
+        session = await old.__aenter__()
+        await session.list_tools()
+        async with client(url) as found, found.listen(tools_list_changed=True) as changes:
+            calling = asyncio.create_task(found.call_tool("wait", HELLO))
+            began = asyncio.get_running_loop().time()
+            desk.began = asyncio.Event()
+            server.should_exit = True
+            async with asyncio.timeout(8):
+                async for _ in changes:
+                    raise AssertionError("nothing has changed")
+            result = await calling
+        assert "`get_task`" in text(result)
+        assert asyncio.get_running_loop().time() - began < 5
+        with contextlib.suppress(BaseExceptionGroup, Exception):
+            await old.__aexit__(None, None, None)
 
 
 async def test_several_agents_have_a_server_each_and_one_for_all() -> None:

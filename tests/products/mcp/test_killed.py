@@ -108,7 +108,7 @@ async def test_a_result_that_says_what_to_call(serving: tuple[str, Restart]) -> 
 
 
 async def test_a_bridge_on_standard_input(serving: tuple[str, Restart], tmp_path: Path) -> None:
-    url, restart = serving
+    url, _ = serving
     command = StdioServerParameters(
         command=sys.executable,
         args=[
@@ -121,6 +121,5 @@ async def test_a_bridge_on_standard_input(serving: tuple[str, Restart], tmp_path
     async with client(command, user=User()) as found:
         question = await asked(found, "chat")
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    restart()
     async with client(command, user=User()) as found:
         assert text(await answer(found, "chat", question)) == "Booked On Monday"
