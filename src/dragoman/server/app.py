@@ -18,6 +18,7 @@ from dragoman.bells.bell import Bell
 from dragoman.bindings import http, jsonrpc
 from dragoman.bindings.agent_endpoint import Endpoint
 from dragoman.bindings.authentication import Authentication, Identify, origin
+from dragoman.bindings.first_handlers import First, answered
 from dragoman.bindings.header_checks import HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
 from dragoman.bindings.known_caller import CallerApp, CallerRequest
@@ -134,6 +135,7 @@ class App:
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that it runs on; None before start and after stop."""
+        self._first: list[First] = []
         self._opened = False
         """Whether the store is open."""
         self._known_secrets: dict[str, bytes] = {}
@@ -267,7 +269,7 @@ class App:
                 return None
             if incoming.path == "/" and self._only is not None and scope["method"] == "POST":
                 await jsonrpc.serve(self._only, incoming)
-            else:
+            elif not self._first or not await answered(self._first, incoming, self.access, self):
                 await self._router.serve(incoming)
         except Gone:
             return None
@@ -288,6 +290,17 @@ class App:
         serve it to others: everyone who reaches it acts as this caller.
         """
         return CallerApp(caller, lambda: self.bodies, self._serve_caller)
+
+    def answer_first(self, handler: First) -> None:
+        """Let an application see each request before the agents and the mounts do.
+
+        It is called like an ASGI application, for HTTP only, and returns whether it has answered.
+        Nobody is authenticated yet: `await scope["dragoman.authenticate"]()` returns the `Caller`,
+        or raises as for the agents; with headers as its argument, that of a request with these.
+        `scope["dragoman.headers"]` is a list: what the handler appends is added to the response,
+        whoever makes it. JSON-RPC to a single agent (`POST /`) goes to the agent at once.
+        """
+        self._first.append(handler)
 
     def admin(self, *, write: bool = False) -> StoreAdmin:
         """Return the admin interface of the store, for a `with`: it reads the tasks of all owners,
