@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
 from dragoman import TaskState
 from dragoman.client import Client, Result
@@ -209,3 +210,16 @@ async def test_a_subgraph_with_a_memory_of_its_own_takes_each_message(
             result = await client.send("delete", context="c")
             assert result.state is C
             assert desk.done == ["model", "delete", "model"] * number
+
+
+async def test_the_client_gets_all_of_a_structured_interrupt(serve: Callable[..., Desk]) -> None:
+    desk = serve("choosing")
+    async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
+        asked = await client.send("go")
+        assert asked.text == "Which city?"
+        assert asked.task is not None
+        assert asked.task.status.message is not None
+        data = [part.data for part in asked.task.status.message.parts if part.data is not UNSET]
+        assert data == [{"options": ["Rome", "Oslo"]}]
+        result = await client.send("Rome", task=asked.task.id)
+        assert result.text == "To Rome"

@@ -31,6 +31,8 @@ from dragoman.bridges.state import LIMIT, change, changed
 
 __all__ = ("LangGraph", "node", "serve", "tools")
 
+WORDS = ("question", "message", "text", "description")
+"""The keys of a structured interrupt that have the words of a question."""
 MODES = ["messages", "updates", "custom"]
 TURN = "dragoman_turn"
 """The key of the metadata of checkpoints that says which turn began the run."""
@@ -298,14 +300,14 @@ def _questions(interrupt: Interrupt) -> Iterator[Question]:
             id = f"{interrupt.id}:{number}"
             yield Question(id, text, approval=True, operation=operation)
         return
-    text = value if isinstance(value, str) else ""
     if isinstance(value, Mapping) and {"question", "task", "approval"} <= set(value):
         yield bridge.remote_question(interrupt.id, value)
-        return
-    if isinstance(value, Mapping):
-        named = (value.get(key) for key in ("question", "message", "text", "description"))
-        text = next((found for found in named if isinstance(found, str)), "")
-    yield Question(interrupt.id, text or json.dumps(value, default=str))
+    elif isinstance(value, str) and value:
+        yield Question(interrupt.id, value)
+    else:
+        about = to_jsonable_python(value, fallback=str)
+        known = about if isinstance(about, dict) else {}
+        yield bridge.question_about(interrupt.id, known, WORDS, json.dumps(about))
 
 
 def _resume(answers: Sequence[Answer]) -> Command[Any] | None:
