@@ -30,6 +30,8 @@ C = TaskState.COMPLETED
 USAGE = "urn:dragoman:usage:v1"
 TYPED = ("Pydantic AI", "LangGraph", "Microsoft", "CrewAI")
 """The frameworks whose desks say of which type structured answers are. Others have one more."""
+ONE_PLACE = ("LangGraph", "Strands")
+"""The frameworks whose stores have one place for each conversation: the next task moves it."""
 NAMES = [name for name in FRAMEWORKS if FULL or name in QUICK]
 
 
@@ -380,6 +382,24 @@ async def test_the_users_own_store_keeps_the_conversation(serve: Callable[..., D
     names = {line for line in desk.done if line.startswith("session ")}
     assert len(names) == 2, "each conversation has a name of its own"
     assert not names & {"session a", "session b"}, "which nobody else can give"
+
+
+@feature("own")
+async def test_your_own_store_while_another_task_runs(
+    name: str, serve: Callable[..., Desk]
+) -> None:
+    desk = serve("own")
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        asked = await client.send("question", context="a")
+        assert (await client.send("one", context="a")).state is C
+        assert asked.task is not None
+        result = await client.send("red", task=asked.task.id)
+    if name in ONE_PLACE:
+        assert result.state is TaskState.FAILED
+        assert "does not wait for this answer any more" in result.text
+    else:
+        assert result.state is C
+        assert result.text.endswith("red")
 
 
 @feature("old")

@@ -223,3 +223,17 @@ async def test_the_client_gets_all_of_a_structured_interrupt(serve: Callable[...
         assert data == [{"options": ["Rome", "Oslo"]}]
         result = await client.send("Rome", task=asked.task.id)
         assert result.text == "To Rome"
+
+
+async def test_your_own_checkpointer_waits_for_one_task(serve: Callable[..., Desk]) -> None:
+    """The graph has one place in a conversation. A task that runs while another one waits moves
+    it: the answer to that one is refused, and not taken for something else."""
+    desk = serve("own_choosing")
+    async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
+        asked = [await client.send("go", context="c") for _ in range(2)]
+        late, result = [
+            await client.send("Rome", task=each.task.id) for each in asked if each.task is not None
+        ]
+        assert late.state is TaskState.FAILED
+        assert "does not wait for this answer any more" in late.text
+        assert (result.state, result.text) == (C, "To Rome")

@@ -35,7 +35,7 @@ WORDS = ("question", "message", "text", "description")
 """The keys of a structured interrupt that have the words of a question."""
 MODES = ["messages", "updates", "custom"]
 TURN = "dragoman_turn"
-"""The key of the metadata of checkpoints that says which turn began the run."""
+"""The key of the metadata of checkpoints that says in which turn they were made."""
 LIMIT_VARIABLE, USUAL_LIMIT = "LANGGRAPH_DEFAULT_RECURSION_LIMIT", 10007
 """Where LangGraph takes the most supersteps of a run from, if the graph does not say it."""
 
@@ -126,12 +126,16 @@ class LangGraph:
         state = run.unpack(data)
         saver = None if self._own_saver else Saver.loads(state) if state else Saver()
         graph = self._graph if saver is None else self._graph.copy({"checkpointer": saver})
-        config: Any = {"configurable": {"thread_id": run.session}}
-        turn = "" if given is None else run.turn.idempotency_key
-        if turn:
-            config["metadata"] = {TURN: turn}
+        key = run.turn.idempotency_key
+        config: Any = {"configurable": {"thread_id": run.session}, "metadata": {TURN: key}}
+        turn = "" if given is None else key
         before = await graph.aget_state(config, subgraphs=True)
         place = msgspec.json.decode(state, type=Place) if saver is None and state else Place()
+        if answers and place.checkpoint and not _is_ours(before, place, key):
+            raise UserError(
+                "The graph has gone on with another task of this conversation since it asked, and "
+                "does not wait for this answer any more; send your first message again"
+            )
         used: Counter[str] = Counter()
         ended = stopped = False
         if (taken := _taken(graph, before, place, turn, answers)) is not None:
@@ -238,6 +242,13 @@ def _taken(
     if place.checkpoint in ("", before.config["configurable"]["checkpoint_id"]):
         return None
     return set(place.next)
+
+
+def _is_ours(snapshot: StateSnapshot, place: Place, turn: str) -> bool:
+    """Whether nobody else has run the graph since it was at this place."""
+    if snapshot.config["configurable"]["checkpoint_id"] == place.checkpoint:
+        return True
+    return (snapshot.metadata or {}).get(TURN) == turn
 
 
 def _written(snapshot: StateSnapshot) -> bytes:

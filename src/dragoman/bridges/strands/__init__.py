@@ -29,7 +29,7 @@ from strands.middleware import (
 )
 from strands.types.session import decode_bytes_values, encode_bytes_values
 
-from dragoman import Agent
+from dragoman import Agent, UserError
 from dragoman.bridges import bridge, third_party_internals
 from dragoman.bridges.answers import value_of
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run, question_about
@@ -42,6 +42,8 @@ Make: TypeAlias = Callable[[str], StrandsAgent]
 Events: TypeAlias = AsyncGenerator[TypedEvent, None]
 
 
+APPROVAL = "approval:"
+"""Begins the id of a question that is an approval."""
 WORDS = ("question", "message", "prompt", "reason")
 """The keys of an interrupt's reason that have the words of a question."""
 
@@ -329,7 +331,7 @@ class Report:
             if each["tool"] not in said:
                 said = f"{said} May I call {each['tool']} with {json.dumps(each['arguments'])}?"
         operation = wanted[0] if len(wanted) == 1 else {"tools": wanted}
-        id = f"approval:{interrupt.id}"
+        id = f"{APPROVAL}{interrupt.id}"
         return Question(id, said.strip() or interrupt.name, approval=True, operation=operation)
 
 
@@ -351,7 +353,7 @@ def _responses(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """The answers, as the agent takes them."""
     found = []
     for answer in answers:
-        id = answer.id.removeprefix("approval:")
+        id = answer.id.removeprefix(APPROVAL)
         if id != answer.id:
             response: Any = "y" if answer.approved else "n"
         else:
@@ -370,14 +372,19 @@ async def _continued(run: Run, agent: StrandsAgent, number: int, prompt: Any) ->
         return place
 
     begun = await run.turn.step(f"begin:{number}", begin) != place
+    snapshot = agent.take_snapshot(include=["interrupt_state"])
+    state = snapshot.data["interrupt_state"]
     if begun or not run.answers:
         # a question that nobody answers: its task was canceled, or the tool asks again
-        snapshot = agent.take_snapshot(include=["interrupt_state"])
-        state = snapshot.data["interrupt_state"]
         if state["activated"]:
             state |= {"interrupts": {}, "context": {}, "activated": False}
             state.pop("pending_tool_execution", None)
             agent.load_snapshot(snapshot)
+    elif not {each.id.removeprefix(APPROVAL) for each in run.answers} <= set(state["interrupts"]):
+        raise UserError(
+            "The agent has gone on with another task of this conversation since it asked, and does "
+            "not wait for this answer any more; send your first message again"
+        )
     if not begun:
         return prompt
     message = agent.messages[-1]
