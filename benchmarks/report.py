@@ -183,6 +183,7 @@ def show(bench: Bench) -> None:
     _show("bells", {k: v for k, v in bench.figures.items() if k.startswith("bell.")})
     _show("across replicas", {k: v for k, v in bench.figures.items() if k.startswith("cluster")})
     _show("fan-out", {k: v for k, v in bench.figures.items() if k.startswith("fanout")})
+    _show("search", {k: v for k, v in bench.figures.items() if k.startswith("registry")})
     _show("bare gRPC", {k: v for k, v in bench.figures.items() if f".{BARE}." in k})
     found = ratios(bench)
     _show("growth of dragoman's cost", {k: v for k, v in found.items() if ".over." in k})

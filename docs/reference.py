@@ -21,6 +21,7 @@ PACKAGES = {
     "dragoman.security": "Identify callers.",
     "dragoman.prompt_safety": "Show text of other agents to a model.",
     "dragoman.orchestrator": "Have a team of agents do the work.",
+    "dragoman.mcp": "Use agents as tools of MCP, and MCP servers as agents.",
     "dragoman.testing": "Test agents and clients.",
 }
 PAGE = Path(__file__).with_name("reference.md")

@@ -1,4 +1,4 @@
-"""Somebody else finishes a task: a person at a desk, a job queue, a machine."""
+"""A person, a job queue or a machine finishes a task."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from dragoman.model.conversation import ContextChanged, ConversationMessage
 from dragoman.model.errors import A2AError, HandoverEnded
 from dragoman.model.handover import Handover
 from dragoman.model.remote_task import RemoteTask
+from dragoman.model.skill_extension import JsonSchema
 from dragoman.model.types import (
     AgentCard,
     AgentExtension,
@@ -63,6 +64,7 @@ __all__ = [
     "ConversationMessage",
     "Handover",
     "HandoverEnded",
+    "JsonSchema",
     "Message",
     "Part",
     "RemoteTask",

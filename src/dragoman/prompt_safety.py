@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -32,7 +32,16 @@ from dragoman.model.types import (
 from dragoman.security.address_policy import EgressRefused, Rule, parse
 from dragoman.security.client_network import loopback
 
-__all__ = ("Policy", "as_text", "clean", "eligible", "lookalikes", "objection", "sanitize")
+__all__ = (
+    "Policy",
+    "as_text",
+    "clean",
+    "clean_schema",
+    "eligible",
+    "lookalikes",
+    "objection",
+    "sanitize",
+)
 
 LIMIT = 8000
 """The most characters of foreign text in a prompt."""
@@ -57,6 +66,8 @@ _TIDY = str.maketrans(
         **dict.fromkeys((CLOSE, "\u301b", "\u2e29", "\u2986"), "]"),
     }
 )
+NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""The parts of a JSON Schema whose keys are names."""
 # Characters that count as printable but are invisible: variation selectors, fillers, joiners, the
 # whole plane of tags.
 _UNSEEN = re.compile(
@@ -90,6 +101,32 @@ def clean(text: str, limit: int = LIMIT) -> str:
     if len(text) <= limit:
         return text
     return text[: limit - len(CUT)] + CUT if limit > len(CUT) else text[:limit]
+
+
+def clean_schema(schema: Any, limit: int = FIELD) -> Any:
+    """Clean all strings of a JSON Schema. What would mean something else when it is clean, such as
+    the value of an enum, is left out."""
+    if isinstance(schema, str):
+        return clean(schema, limit)
+    if isinstance(schema, Sequence):
+        return [clean_schema(item, limit) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found: dict[str, Any] = {}
+    for key, item in schema.items():
+        if clean(key, limit) != key:
+            continue
+        if key in NAMES and isinstance(item, Mapping):
+            found[key] = {
+                name: clean_schema(each, limit)
+                for name, each in item.items()
+                if clean(name, limit) == name
+            }
+        elif key == "enum" and isinstance(item, Sequence):
+            found[key] = [each for each in item if clean_schema(each, limit) == each]
+        elif key not in ("const", "pattern") or clean_schema(item, limit) == item:
+            found[key] = clean_schema(item, limit)
+    return found
 
 
 def as_text(words: str | Message | AgentCard) -> str:

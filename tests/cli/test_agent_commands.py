@@ -364,6 +364,14 @@ async def test_words_that_stand_together_are_one_text(url: str) -> None:
     assert (status, out) == (0, "hello to you \n")
 
 
+async def test_options_may_stand_between_url_and_words(url: str) -> None:
+    status, out, _ = await run("send", "--timeout", "20", url, "--stream", "two", "words")
+    assert (status, out) == (0, "two words \n")
+    status, out, _ = await run("send", url, "two", "--context", "", "words", "--timeout", "20")
+    assert (status, out) == (0, "two words \n")
+    assert "unrecognized arguments: --nonsense" in (await run("send", url, "--nonsense", "x"))[2]
+
+
 async def test_a_reader_that_has_read_enough(url: str) -> None:
     command = f"{sys.executable} -m dragoman send {url} 'a b c' --stream --json | head -1"
     process = await asyncio.create_subprocess_shell(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import sys
@@ -13,12 +14,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dragoman import Turn
 from dragoman.cli import main, terminal_format
 from dragoman.model import clock
 from dragoman.model.types import TaskState
 from dragoman.stores.admin import Choice, Missing
-from dragoman.stores.sqlite import admin as clerks
-from dragoman.stores.sqlite import schema
+from dragoman.stores.sqlite import SqliteStore, admin, schema
 from dragoman.stores.sqlite.admin import SqliteAdmin
 from dragoman.stores.sqlite.lock import Lock
 from tests.cli.filled_stores import (
@@ -34,6 +35,7 @@ from tests.cli.filled_stores import (
     url,
     write,
 )
+from tests.harness.lives import Lives
 
 # ---- which store ---------------------------------------------------------------------------
 
@@ -290,6 +292,34 @@ def test_show(here: Path, db: Any) -> None:
     assert "events" not in db("show", "t", "--json").json()
 
 
+def test_show_says_why_a_turn_is_postponed(here: Path, db: Any) -> None:
+    name = "old"
+
+    async def handler(turn: Turn) -> None:
+        await turn.step(name, lambda: 1)
+        await turn.ask_for("?")
+
+    async def postponed() -> str:
+        nonlocal name
+        store = SqliteStore(here / "dragoman.db")
+        await store.open()
+        lives = Lives(handler, store)
+        task = (await lives.send()).head.id
+        await lives.life()
+        name = "new"
+        await lives.send("x", task)
+        await lives.life()
+        await asyncio.gather(*lives.workers[-1]._returned)
+        await store.close()
+        return task
+
+    task = asyncio.run(postponed())
+    why = "the log has step 'old' (1) next, but the handler does step 'new' (1)"
+    assert f"because  {why}\n" in db("show", task).out
+    assert db("show", task, "--json").json()["postponed"] == why
+    assert f"postponed       {why}\n" in db("show", task, "--events").out
+
+
 @BOTH
 def test_what_a_task_says_does_not_steer_the_terminal(here: Path, db: Any) -> None:
     seed(here, line("t", context=NASTY, owner=NASTY, text=NASTY))
@@ -344,7 +374,7 @@ def test_migrate(here: Path, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = schema.VERSION
     assert db("migrate").out == f"echo.db is up to date: schema {now}\n"
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "CREATE TABLE more (x)"))
-    for module in (schema, clerks):
+    for module in (schema, admin):
         monkeypatch.setattr(module, "VERSION", now + 1)
     done = db("list")
     assert done.status == 1 and "dragoman db migrate" in done.err

@@ -480,5 +480,5 @@ def test_a_damaged_task_is_taken_from_a_backup(here: Path, db: Any) -> None:
 def test_a_damaged_task_is_pruned(here: Path, db: Any) -> None:
     seed(here, line("t", age=9e6), line("u", age=9e6))
     change(here, "UPDATE task SET canceled = x'78' WHERE id = 't'")
-    assert db("prune", "--older", "30d").out.startswith("2 tasks forgotten")
+    assert db("prune", "--older", "30d").out.startswith("2 tasks deleted")
     sound(here)

@@ -384,7 +384,7 @@ def test_prune_forgets_values_with_the_last_task(here: Path, db: Any) -> None:
     )
     assert db("prune", "--older", "30d", "--dry-run").status == 0
     assert execute(here, "SELECT count(*) FROM context_value") == [(2,)]
-    assert db("prune", "--older", "30d").out.startswith("3 tasks forgotten")
+    assert db("prune", "--older", "30d").out.startswith("3 tasks deleted")
     assert execute(here, "SELECT count(*) FROM context_value") == [(1,)]
     sound(here)
 
@@ -512,6 +512,6 @@ def test_prune_deletes_reservations_whose_time_is_over(here: Path, db: Any) -> N
     assert "reservation" not in db("prune", "--older", "30d", "--dry-run").out
     assert execute(here, "SELECT count(*) FROM reservation") == [(301,)]
     done = db("prune", "--older", "30d")
-    assert "0 tasks forgotten" in done.out
-    assert "300 reservations forgotten, whose time was over" in done.out
+    assert "0 tasks deleted" in done.out
+    assert "300 reservations deleted, because they had expired" in done.out
     assert execute(here, "SELECT key FROM reservation") == [("k",)]

@@ -104,7 +104,7 @@ def test_pruning_beside_a_server(here: Path) -> None:
             served.until(task, "COMPLETED")
         assert total(served) == 4
         done = run(here, "db", "prune", "--older", "0s")
-        assert done.returncode == 0 and done.stdout.startswith("3 tasks forgotten, ")
+        assert done.returncode == 0 and done.stdout.startswith("3 tasks deleted, ")
 
         # the server notices when it looks at the file again, which is often
         eventually(lambda: httpx.get(f"{served.url}/tasks/{said[0]}").status_code == 404, 5)

@@ -56,6 +56,11 @@ def hotels() -> Agent:
         return f"{photo.filename} {task}"
 
     @agent.skill
+    async def add(a: int, b: int) -> int:
+        """Adds two numbers."""
+        return a + b
+
+    @agent.skill
     async def free(turn: Turn) -> Any:
         """Takes anything."""
         return {"got": turn.data}
@@ -122,7 +127,10 @@ async def test_options_are_arguments(capfd: Capture, url: str) -> None:
         (["book_hotel", "--cty", "R", "--city", "R"], "unrecognized arguments: --cty R"),
         (["develop", "--photo", "nowhere"], "--photo: nowhere: No such file or directory"),
         (["free", "--data", "[]"], "--data: expected a JSON object"),
-        (["dance"], "the agent has no skill 'dance'; its skills are: book_hotel, develop, free"),
+        (
+            ["dance"],
+            "the agent has no skill 'dance'; its skills are: book_hotel, develop, add, free",
+        ),
     ],
     ids=str,
 )
@@ -161,6 +169,11 @@ async def test_files_and_questions(capfd: Capture, url: str, tmp_path: Path) -> 
     assert (status, out.strip()) == (0, "face.png crop")
 
 
+async def test_an_option_may_be_the_beginning_of_another(capfd: Capture, url: str) -> None:
+    status, out, _ = await run(capfd, url, "add", "--a", "1", "--b", "2")
+    assert (status, json.loads(out)) == (0, {"result": 3})
+
+
 async def test_a_skill_without_a_schema_takes_data(capfd: Capture, url: str) -> None:
     status, out, _ = await run(capfd, url, "free", "--data", '{"a": 1}')
     assert (status, json.loads(out)) == (0, {"got": {"a": 1}})
@@ -170,7 +183,7 @@ async def test_completion_comes_from_the_schema(url: str) -> None:
     async def offers(*words: str) -> list[str]:
         return await asyncio.to_thread(complete, _parser(), ["call", *words])
 
-    assert await offers(url, "") == ["book_hotel", "develop", "free"]
+    assert await offers(url, "") == ["book_hotel", "develop", "add", "free"]
     assert await offers("--timeout", "5s", url, "bo") == ["book_hotel"]
     assert await offers(url, "book_hotel", "--c") == ["--city", "--context"]
     assert await offers(url, "book_hotel", "--city", "x", "--board", "") == ["full", "half"]

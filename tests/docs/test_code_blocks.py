@@ -41,7 +41,7 @@ PAGES = (
     *(ROOT / "benchmarks/README.md", *sorted((ROOT / "docs").glob("*.md"))),
 )
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-KINDS = {"python", "sh", "toml", "sql", "http", ""}
+KINDS = {"python", "sh", "toml", "sql", "http", "json", ""}
 """A block without a kind is a drawing."""
 SECRETS = ("BILLING_KEY", "ANNS_PASSWORD", "HOOK_TOKEN")
 """Variables that the pages take a secret from."""
@@ -373,6 +373,11 @@ def masked(line: str) -> str:
 
 
 # ---- settings ------------------------------------------------------------------------------
+
+
+@each("json")
+def test_json_is_json(block: Block) -> None:
+    assert json.loads(block.text)
 
 
 @each("toml")

@@ -193,7 +193,7 @@ async def test_who_asks_often_does_not_write_often(
     await accept(store)
     later = writer.wrote
     assert later > first
-    monkeypatch.setattr(f"dragoman.stores.{kind}.WRITTEN", 0.0)
+    monkeypatch.setattr(f"dragoman.stores.{kind}.writer.WRITTEN", 0.0)
     await asyncio.sleep(0.02)
     assert await looks.beats()
     assert writer.wrote > later, "none was written for long enough"

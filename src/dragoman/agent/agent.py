@@ -137,6 +137,8 @@ class Agent:
         """The options of clients for other agents, such as credentials: a mapping by address, or a
         function of the address. `turn.connect` uses them, and what cancels a task's tasks."""
         self.skills: dict[str, Skill] = {}
+        self.revision = 0
+        """Changes with the skills: what was made of the card before is out of date then."""
         self._input_modes: dict[str, tuple[str, ...]] = {}
         self.default: Handler | None = None
         self.extended = extended
@@ -254,7 +256,7 @@ class Agent:
             needed = frozenset(_several(scopes, "scopes"))
             self.skills[key] = Skill(card, handler, needed, handler.schema())
             handler.parameters.skill = key
-            self._route_unnamed()
+            self._skills_changed(key)
             return target
 
         return register if target is None else register(target)
@@ -299,6 +301,18 @@ class Agent:
             return target
 
         return register if target is None else register(target)
+
+    def remove_skill(self, id: str) -> None:
+        """Remove a skill, also while the agent is served: the card does not list it any more, and
+        messages that name it are refused. The caller adds another in its place, or makes sure that
+        `handler_of` finds a handler for the tasks that have begun."""
+        del self.skills[id]
+        self._skills_changed(id)
+
+    def _skills_changed(self, id: str) -> None:
+        self._input_modes.pop(id, None)
+        self.revision += 1
+        self._route_unnamed()
 
     def _route_unnamed(self) -> None:
         """Tell each handler whether it gets the messages that name no skill."""

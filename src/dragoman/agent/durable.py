@@ -3,7 +3,7 @@
 A durable handler is run again from its beginning after a crash, a sleep or a question. What it
 has finished before is in the task's log as private entries: a step returns its logged result, a
 sleep that is over does not sleep, and what the handler said before is not said again. So the
-handler comes back to where it was, on whatever replica.
+handler comes back to where it was, on any replica.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from msgspec import Raw
 
 from dragoman.agent.step_results import (
     Unusable,
+    check_step,
+    decoded_result,
     encoded_result,
     logged_error,
     logged_result,
@@ -90,8 +92,10 @@ class Suspended(BaseException):
 class CodeChanged(BaseException):
     """The handler does not do what its log says that it did."""
 
-    def __init__(self, expected: Key, found: str) -> None:
-        super().__init__(f"the log has {_shown(expected)} next, but the handler does {found}")
+    @classmethod
+    def expected(cls, key: Key, found: str) -> CodeChanged:
+        """Another operation comes next in the log."""
+        return cls(f"the log has {_shown(key)} next, but the handler does {found}")
 
 
 class Recorder(Protocol):
@@ -178,6 +182,8 @@ class Journal:
         self._begun: dict[Key, Private] = {}
         self._next: deque[Key] = deque()
         """The finished operations of the handler's own task that were not replayed yet."""
+        self.resumed = bool(entries)
+        """Whether the handler has been here before."""
         self._running: set[asyncio.Future[Any]] = set()
         self._total = len(entries)
         self.version: str | None = None
@@ -215,7 +221,7 @@ class Journal:
     def end(self) -> None:
         """The handler has ended; CodeChanged if the log has more."""
         if self._next and not self._canceling:
-            raise CodeChanged(self._next[0], "nothing more")
+            raise CodeChanged.expected(self._next[0], "nothing more")
 
     def leave(self) -> None:
         """The author's `cancel` runs instead of the handler: it need not do what the log says."""
@@ -237,21 +243,28 @@ class Journal:
         once: bool,
     ) -> Any:
         """The result of a call that is made once."""
+        check_step(name, retries, timeout)
         kind = returns if returns is not None else returned_type(call)
         key = self._key("step", name)
         if (known := self._done.get(key)) is not None:
             self._reopen(known)
-            return logged_result(known, kind, name)
+            return self._replayed(known, kind, name)
         self._live(key)
         if once and key in self._begun:
-            return logged_result(await self._settle("uncertain", key), kind, name)
+            raise logged_error(await self._settle("uncertain", key), name)
         if once:
             await self._settle("begun", key)
         self.run.begin()
         with self._under_way():
             work = _Work(self.run, call, args, kwargs, self._new_scope(key), timeout)
-            entry = await self._attempts(work, key, kind, retries)
+            return await self._attempts(work, key, kind, retries)
+
+    def _replayed(self, entry: Private, kind: Any, name: str) -> Any:
+        """The result of a step that is in the log; CodeChanged if it is not of this type."""
+        try:
             return logged_result(entry, kind, name)
+        except Unusable as error:
+            raise CodeChanged(f"the log has another result: {error}") from error
 
     async def keep(self, name: str, call: Callable[[], Awaitable[bytes]]) -> bytes:
         """The JSON that a call of the turn itself returns, which is made once. What it raises is
@@ -293,14 +306,14 @@ class Journal:
         if (outer := self.scope) is not None:
             outer.opened.update(opened)
 
-    async def _attempts(self, work: _Work, key: Key, kind: Any, retries: int) -> Private:
+    async def _attempts(self, work: _Work, key: Key, kind: Any, retries: int) -> Any:
         pause = FIRST_PAUSE
         for attempt in range(retries + 1):
             if self.form:
                 work.scope.again(self._streams)
             try:
                 value = encoded_result(await work.perform(), kind, key[1])
-                return await self._settle("step", key, value, work.scope)
+                result = decoded_result(value, kind, key[1])
             except Exception as error:
                 if attempt == retries or isinstance(error, UserError | Unusable):
                     text = error.shown if isinstance(error, UserError) else str(error)
@@ -308,6 +321,9 @@ class Journal:
                     value = msgspec.json.encode(what)
                     failed = await self._settle("failed", key, value, work.scope)
                     raise logged_error(failed, key[1]) from error
+            else:
+                await self._settle("step", key, value, work.scope)
+                return result
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             self.run.begin()
@@ -466,7 +482,7 @@ class Journal:
             self._canceling = False  # what the handler then does to undo its work is done
             raise asyncio.CancelledError("the task is canceled")
         if self._next and self._ordered():
-            raise CodeChanged(self._next[0], _shown(key))
+            raise CodeChanged.expected(self._next[0], _shown(key))
         if self._total >= MOST:
             raise RuntimeError(
                 f"the turn has more than {MOST} steps; do several things in one step, or hand "

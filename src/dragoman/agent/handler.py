@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dragoman.agent.docstrings import docstring
+from dragoman.agent.durable import CodeChanged
 from dragoman.agent.parameters import DATA, MESSAGE, TURN, Parameters, type_hints
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Turn
@@ -84,6 +86,8 @@ class Handler:
         """Whether it may reply without a task."""
         self.durable = durable
         """Whether it continues where it was after a crash, a sleep or a question."""
+        if not (math.isfinite(timeout) and timeout > 0):
+            raise ValueError(f"{self.name}: timeout must be a finite number greater than 0")
         self.timeout = timeout
         """How many seconds a durable one has in all."""
         self.version = version
@@ -170,10 +174,16 @@ class Handler:
             if said is not None:  # nearly all messages to a function that takes a text
                 found = {TURN: turn, MESSAGE: message, DATA: said}
                 return [found[each.source] for each in parameters.all], {}
+        resumed = turn._journal is not None and turn._journal.resumed
         try:
             filled = parameters.fill(turn, self.ask)
         except InvalidParams as error:  # the signature has changed since it was accepted
+            if resumed:
+                raise CodeChanged(f"its parameters do not fit: {error.message}") from error
             raise UserError(error.message) from error
+        if filled.missing and resumed:
+            missing = ", ".join(filled.missing)
+            raise CodeChanged(f"its parameters do not fit: nothing was given for {missing}")
         if filled.missing:
             from dragoman.agent import questions
             from dragoman.agent.skill_schemas import described, file_parameters

@@ -28,6 +28,11 @@ class Running(Protocol):
         """The agent's origin, see `lineage`."""
 
     @property
+    def must_end(self) -> float:
+        """When the whole work must have ended, as a Unix time: of a durable handler, with all that
+        it waits for."""
+
+    @property
     def address(self) -> str:
         """The URL at which others reach the agent; empty if it is not known."""
 
@@ -73,7 +78,7 @@ class Over:
     """Replaces a run that has ended: its turn can log no more events."""
 
     name = origin = address = ""
-    deadline = 0.0
+    deadline = must_end = 0.0
     reason = ""
 
     def __init__(self, handler: str) -> None:

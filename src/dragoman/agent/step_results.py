@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,28 @@ class StepUncertain(Exception):
 
 
 class Unusable(Exception):
-    """The step returned what cannot be kept."""
+    """The step returned what cannot be kept, or what is not of its type."""
+
+
+def check_step(name: str, retries: int, timeout: float | None) -> None:
+    """Refuse what no step can have; TypeError, ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"step: the name must be a string, not {type(name).__name__}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"step {name!r}: the name cannot be encoded as UTF-8") from None
+    if retries < 0:
+        raise ValueError(f"step {name!r}: retries must be at least 0")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"step {name!r}: timeout must be greater than 0")
+
+
+def check_time(what: str, seconds: float) -> float:
+    """Refuse a time that never comes; ValueError."""
+    if not math.isfinite(seconds):
+        raise ValueError(f"{what} must be a finite number of seconds, not {seconds}")
+    return seconds
 
 
 def returned_type(call: Callable[..., Any]) -> Any:
@@ -73,19 +95,24 @@ def _jsonable(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def decoded(data: bytes, kind: Any) -> Any:
-    """A stored value as one of this type; without a type, as JSON gives it."""
-    if kind is None or kind is Any:
-        return msgspec.json.decode(data)
-    if hasattr(kind, "model_validate_json"):
-        return kind.model_validate_json(data)
-    return msgspec.json.decode(data, type=kind)
+def decoded_result(data: bytes, kind: Any, name: str) -> Any:
+    """A stored value as one of this type; without a type, as JSON gives it. Unusable."""
+    try:
+        if kind is None or kind is Any:
+            return msgspec.json.decode(data)
+        if hasattr(kind, "model_validate_json"):
+            return kind.model_validate_json(data)
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        what = getattr(kind, "__name__", str(kind))
+        raise Unusable(f"step {name!r}: the result is not of the type {what}: {error}") from error
 
 
 def logged_result(entry: Private, kind: Any, name: str) -> Any:
+    """The result that is in the log; what the step raised, or Unusable."""
     if entry.kind in ("failed", "uncertain"):
         raise logged_error(entry, name)
-    return decoded(bytes(entry.value), kind)
+    return decoded_result(bytes(entry.value), kind, name)
 
 
 def logged_error(entry: Private, name: str) -> Exception:

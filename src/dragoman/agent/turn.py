@@ -20,7 +20,7 @@ from dragoman.agent.output import Output, parts_of
 from dragoman.agent.remote_wait import RemoteWait
 from dragoman.agent.run_protocol import Over, Running
 from dragoman.agent.saved_values import decode_saved, encode_saved
-from dragoman.agent.step_results import LARGEST
+from dragoman.agent.step_results import LARGEST, check_time
 from dragoman.agent.step_scope import current_step
 from dragoman.model import approvals, clock
 from dragoman.model.approvals import Approval
@@ -262,7 +262,6 @@ class Turn(Output):
         name, origin = (run.name, run.origin) if run else ("", "")
         self._connected += 1  # two clients with the same text are two sends
         until = run.deadline if run else math.inf
-        left = until - time.monotonic()
 
         def canceled() -> bool:
             late = time.monotonic() > until - EARLY
@@ -279,7 +278,7 @@ class Turn(Output):
                 (*lineage(self.metadata), Ancestor(name, self._task.id, origin)),
                 key=f"{self.idempotency_key}:{self._connected}",
                 until=until,
-                deadline=clock.stamp(time.time() + left) if math.isfinite(left) else "",
+                deadline=clock.stamp(run.must_end) if run else "",
                 trace=self._received.trace,
                 canceled=canceled,
                 began=self._delegate if self._sends is None else None,
@@ -413,7 +412,8 @@ class Turn(Output):
     async def sleep(self, seconds: float = 0.0, *, hours: float = 0.0, days: float = 0.0) -> None:
         """Wait. While a durable handler sleeps for long, it holds no worker and no memory; the
         task stays `working`. A cancel ends the sleep, a message does not."""
-        await self._durable("sleep").sleep(seconds + 3600.0 * hours + 86400.0 * days)
+        journal = self._durable("sleep")
+        await journal.sleep(check_time("sleep", seconds + 3600.0 * hours + 86400.0 * days))
 
     async def ask_for(self, question: Any) -> Message:
         """Ask the client, and return its answer, which may come after days and to another
@@ -426,7 +426,10 @@ class Turn(Output):
 
     async def receive(self, timeout: float | None = None) -> Message | None:
         """Return the next message of the client; None after `timeout` seconds without one."""
-        found = await self._durable("receive").receive(timeout)
+        journal = self._durable("receive")
+        if timeout is not None:
+            check_time("receive: timeout", timeout)
+        found = await journal.receive(timeout)
         self._heard = found or self._heard
         return found.message if found else None
 
@@ -495,7 +498,7 @@ class Turn(Output):
 
     async def save_context(self, value: Any) -> None:
         """Keep a JSON value or bytes for this context: all later turns of this caller in it, in
-        whatever task, read it with `context_saved`. Clients never see it. It is durable when this
+        any task, read it with `context_saved`. Clients never see it. It is durable when this
         returns. Raises ContextChanged if another turn has changed it since this one read it, or if
         there is one and this turn has not read it. In a durable handler it is a step."""
         data = encode_saved(value, "save_context")

@@ -271,7 +271,7 @@ class Endpoint:
         is signed, but not for the host that the request names."""
         self.check_host(incoming)
         url, signer = self.url(incoming), self.signer
-        key = f"{self.grpc} {url}", form
+        key = f"{self.grpc} {self.service.agent.revision} {url}", form
         known = self._cards.get(key)
         if known is None:
             card = self.card(incoming)

@@ -24,12 +24,13 @@ KINDS = dict(zip(PATHS, (catalog.CATALOG.encode(), JSON), strict=True))
 
 class OwnCatalog:
     """The catalog of the agents of one server. It has what the public cards say, and nothing else.
-    It is made for the first reader, and kept."""
+    It is made for the first reader, and kept
+    until a card changes."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._endpoints = tuple(endpoints)
         self._first = self._endpoints[0]
-        self._known: dict[tuple[str, CardSigner], tuple[bytes, bytes]] = {}
+        self._known: dict[tuple[str, CardSigner, int], tuple[bytes, bytes]] = {}
 
     async def serve(self, incoming: HTTPRequest, path: str) -> None:
         """Answer with the catalog, or with 304 if the client's copy is current."""
@@ -60,7 +61,8 @@ class OwnCatalog:
     async def _content(self, incoming: HTTPRequest) -> tuple[bytes, bytes]:
         self._first.check_host(incoming)
         base, cards = self._first.access.base(incoming), self._first.signer
-        known = self._known.get((base, cards))
+        revision = sum(endpoint.service.agent.revision for endpoint in self._endpoints)
+        known = self._known.get((base, cards, revision))
         if known is None:
             made = self._made(incoming, base)
             by = signer(base, cards.keys, cards.jku(self._first.url(incoming)))
@@ -72,7 +74,7 @@ class OwnCatalog:
             known = body, _tag(body)
             if len(self._known) >= CARDS:  # callers can name any number of hosts
                 self._known.clear()
-            self._known[(base, cards)] = known
+            self._known[(base, cards, revision)] = known
         return known
 
     def _made(self, incoming: HTTPRequest, base: str) -> dict[str, Any]:

@@ -106,7 +106,7 @@ class Port:
         self.endpoint.grpc = self.number
         return self
 
-    async def tell(self, ready: bool) -> None:
+    async def set_ready(self, ready: bool) -> None:
         """Set the status of the health service; after `drain` it stays NOT_SERVING."""
         if ready is not self._ready:
             self._ready = ready

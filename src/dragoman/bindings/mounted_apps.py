@@ -95,7 +95,7 @@ class Mount:
             await _fail(incoming, error)
 
     def _local(self, incoming: HTTPRequest) -> bool:
-        """Whether only somebody on this machine can have sent the request. A proxy on this machine
+        """Whether only a process on this machine can have sent the request. A proxy on this machine
         would connect from here, too, but it names itself, or another host."""
         access = self.access
         return (

@@ -25,10 +25,10 @@ from pydantic_core import to_json, to_jsonable_python
 
 from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge
-from dragoman.bridges.answers import value_of, words_of
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
-from dragoman.bridges.state import GONE, LIMIT, has_gone, without_gone
+from dragoman.bridges.saved_state import GONE, LIMIT, has_gone, without_gone
 from dragoman.bridges.steps import Steps, digest
+from dragoman.bridges.text_answers import value_of, words_of
 
 MEDIA = ("images", "videos", "audio", "files")
 EVERY = 1000

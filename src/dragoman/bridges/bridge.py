@@ -20,7 +20,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from dragoman import Agent, ContextChanged, Message, Part, Turn, UserError
-from dragoman.bridges.state import Files, Saved, change, changed, merged_packed, version
+from dragoman.bridges.saved_state import Files, Saved, change, changed, merged_packed, version
 
 T = TypeVar("T")
 Progress: TypeAlias = Literal["none", "tools", "all"]
@@ -30,7 +30,7 @@ YES = frozenset(
     ("yes", "y", "ok", "okay", "sure", "approve", "approved", "accept", "allow", "go ahead")
 )
 EARLIER = 100
-"""Files of so many earlier tasks of the conversation are known to its state."""
+"""The number of earlier tasks of the conversation whose files its state may name."""
 USAGE = "urn:dragoman:usage:v1"
 """The key of the metadata of the final status: what the run has cost."""
 

@@ -22,7 +22,7 @@ from dragoman import (
 )
 from dragoman.bridges.bridge import current_run
 from dragoman.client import Client, Options, RemoteSkill, Result
-from dragoman.prompt_safety import clean
+from dragoman.prompt_safety import clean, clean_schema
 
 Remote: TypeAlias = str | AgentCard | Client
 """An agent: its URL, its card, or a client."""
@@ -42,8 +42,6 @@ WORDS: dict[str, Any] = {
     "additionalProperties": False,
 }
 """The parameters of a skill whose agent says nothing about them."""
-NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""The parts of a schema whose keys are names."""
 
 
 class RemoteAnswer(Struct, frozen=True, kw_only=True):
@@ -365,30 +363,8 @@ def _parameters(skill: RemoteSkill) -> dict[str, Any]:
         fields[name] = {"type": "string", "format": "uri", "description": "The URL of a file."}
         if file.required:
             required.append(name)
-    described: dict[str, Any] = _safe({**schema, "properties": fields})
+    described: dict[str, Any] = clean_schema({**schema, "properties": fields}, DESCRIPTION)
     return {**described, "required": required}
-
-
-def _safe(schema: Any) -> Any:
-    """A schema that is safe to show to a model, with all of its strings. What would mean something
-    else when it is made safe, such as the value of an enum, is left out."""
-    if isinstance(schema, str):
-        return clean(schema, DESCRIPTION)
-    if isinstance(schema, Sequence):
-        return [_safe(item) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    found: dict[str, Any] = {}
-    for key, item in schema.items():
-        if clean(key, DESCRIPTION) != key:
-            continue
-        if key in NAMES and isinstance(item, Mapping):
-            found[key] = {name: _safe(each) for name, each in item.items() if _safe(name) == name}
-        elif key == "enum" and isinstance(item, Sequence):
-            found[key] = [each for each in item if _safe(each) == each]
-        elif key not in ("const", "pattern") or _safe(item) == item:
-            found[key] = _safe(item)
-    return found
 
 
 def _safe_data(data: Any) -> Any:

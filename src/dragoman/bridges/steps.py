@@ -15,7 +15,7 @@ from dragoman import Turn
 from dragoman.bridges.bridge import Run
 
 PIECE = 100_000
-"""So many characters of a result are in one entry of the log."""
+"""How many characters of a result one entry of the log has."""
 
 
 class Steps:

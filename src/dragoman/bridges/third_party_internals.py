@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from dragoman.bridges.state import version
+from dragoman.bridges.saved_state import version
 
 logger = logging.getLogger("dragoman")
 BOUNDED = {

@@ -89,12 +89,20 @@ class Parser(argparse.ArgumentParser):
     skills: Callable[[Sequence[str]], dict[str, argparse.ArgumentParser]]
     """Returns the parsers of the arguments after each skill, given the words before it. It asks the
     agent."""
+    intermixed = False
+    """Options may stand between its arguments."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See `argparse`. If the first word names a subcommand, its parser parses the rest."""
         inner = getattr(self, "inner", {})
         if args and args[0] in inner:
             return inner[args[0]].parse_known_args(args[1:], namespace)
+        if self.intermixed and "--" not in args:
+            self.intermixed = False  # it calls this method
+            try:
+                return self.parse_known_intermixed_args(args, namespace)
+            finally:
+                self.intermixed = True
         return super().parse_known_args(args, namespace)
 
 
@@ -111,6 +119,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
+    from dragoman.cli import (
+        agent_commands,
+        completion,
+        db_parser,
+        mcp_commands,
+        mcp_servers,
+        registry_parser,
+        skill_call,
+        webhook_commands,
+    )
 
     serve = commands.add_parser(
         "serve",
@@ -118,14 +136,14 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve one agent at /, several agents at /<key>, or an App.",
         **examples(
             "serve booking:agent",
-            "serve booking:agent --host 0.0.0.0 --cert server.pem --push",
-            "serve booking:agent weather:agent --store postgresql://db/tasks --set rate=20",
+            "serve booking:agent weather:agent --host 0.0.0.0 --cert server.pem --set rate=20",
+            "serve --mcp-server 'uvx mcp-server-time'",
             more=MORE,
         ),
     )
     serve.add_argument(
         "agents",
-        nargs="+",
+        nargs="*",
         metavar="module:agent",
         help="what to import, such as booking:agent: an Agent, an App, an executor of a2a-sdk, or "
         "an agent of another framework; several agents are allowed, but only one App",
@@ -144,12 +162,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TOKEN",
         help="the bearer token for --announce; @FILE reads it from a file (default: none)",
     )
+    mcp_commands.add_to_serve(serve)
     serve.add_argument(
         "--reload", action="store_true", help="restart when a Python file changes; for development"
     )
     serve.add_argument(
         "--workers", nargs="?", const="", help=argparse.SUPPRESS
     )  # known from uvicorn
+    mcp_servers.add(serve)
     _add_settings(serve)
     serve.set_defaults(run=_serve)
 
@@ -204,17 +224,10 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--once", action="store_true", help="stop after one round")
     demo.set_defaults(run=_demo)
 
-    from dragoman.cli import (
-        agent_commands,
+    for part in (
+        *(agent_commands, skill_call, webhook_commands, mcp_commands, registry_parser, db_parser),
         completion,
-        db_parser,
-        registry_parser,
-        skill_call,
-        webhook_commands,
-    )
-
-    parts = (agent_commands, skill_call, webhook_commands, registry_parser, db_parser, completion)
-    for part in parts:
+    ):
         part.add(commands)
     return parser
 
@@ -361,8 +374,11 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from dragoman.cli import serve
+    from dragoman.cli import mcp_servers, serve
 
+    mcp = mcp_servers.given(arguments)
+    if not arguments.agents and not mcp.servers:
+        raise UsageError("serve: say which agents, such as booking:agent, or give --mcp-server")
     if arguments.workers is not None:
         raise UsageError(f"--workers: there is no such option; {load_settings.INSTEAD['workers']}")
     announced = None
@@ -373,4 +389,11 @@ def _serve(arguments: argparse.Namespace) -> int:
             raise UsageError("--announce: cannot be used with --reload")
         announced = Announcement.of(arguments.announce, arguments.announce_token)
     options = _options(arguments)
-    return serve.run(arguments.agents, options, reload=arguments.reload, announced=announced)
+    return serve.run(
+        arguments.agents,
+        options,
+        reload=arguments.reload,
+        announced=announced,
+        patience=arguments.patience if arguments.mcp else None,
+        mcp=mcp,
+    )

@@ -94,6 +94,7 @@ def add(commands: Any) -> None:
     card_signatures.add(card)
 
     send = _command(commands, "send", "send a message and show the answer", send_message)
+    send.intermixed = True
     send.add_argument(
         "texts",
         nargs="*",

@@ -1,4 +1,4 @@
-"""`dragoman serve --announce`: tells registries where the agents are, without ever stopping the
+"""`dragoman serve --announce`: announces the agents to registries. A failure never stops the
 server."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 class Announcement:
-    """Registries that are told of the agents, each until it has answered."""
+    """Announces the agents to registries, to each until it has answered."""
 
     def __init__(self, registries: Sequence[Registry]) -> None:
         self._registries = registries

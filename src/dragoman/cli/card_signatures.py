@@ -85,7 +85,8 @@ def add(card: Parser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="trust this public key (PEM or JWK) whatever key id the card names (default: none)",
+        help="trust this public key (PEM or JWK), even if the card names another key id "
+        "(default: none)",
     )
     verify.add_argument(
         "--jwks",

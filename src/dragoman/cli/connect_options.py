@@ -32,14 +32,19 @@ _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 def add(
-    parser: argparse.ArgumentParser, *, needed: bool = True, without: Collection[str] = ()
+    parser: argparse.ArgumentParser,
+    *,
+    needed: bool = True,
+    several: bool = False,
+    without: Collection[str] = (),
 ) -> None:
-    """Add the argument URL and the connection options. `without` names options that the command
-    does not have, because they would have no effect."""
+    """Add the argument URL and the connection options. With `several`, the command takes several
+    URLs, as `urls`. `without` names options that the command does not have, because they would have
+    no effect."""
     parser.add_argument(
-        "url",
+        "urls" if several else "url",
         metavar="URL",
-        nargs=None if needed else "?",
+        nargs="+" if several else None if needed else "?",
         help="the URL of the agent or of its card, or a file that contains the card",
     )
     group = parser.add_argument_group("connection")

@@ -74,6 +74,7 @@ def show(arguments: Namespace, make: Make) -> int:
         lines = admin.webhooks(row)
         value = admin.context_value(row)
         entries = list(admin.read(row)) if arguments.events or row.private else []
+        postponed = db_format.postponed(row, entries)
         events, saved = entries if arguments.events else (), db_format.saved(entries)
         if arguments.json:
             found = {
@@ -81,13 +82,14 @@ def show(arguments: Namespace, make: Make) -> int:
                 "task": msgspec.to_builtins(task),
                 "webhooks": [db_format.webhook(line) for line in lines],
                 "saved": saved,
+                "postponed": postponed,
                 "context_value": msgspec.to_builtins(value),
             }
             if arguments.events:
                 found["events"] = [db_format.event(entry) for entry in events]
             print(json_text(json.dumps(found, indent=2)))
             return 0
-        for line in db_format.text(row, task, lines, value):
+        for line in db_format.text(row, task, lines, value, postponed):
             print(line)
         if saved is not None:
             print(db_format.saved_text(saved))
@@ -161,10 +163,10 @@ def prune(arguments: Namespace, make: Make) -> int:
             dry=arguments.dry_run,
         ):
             meter.show(f"{count(done.tasks, 'task')}, {size(done.size)}")
-    verb = "would be deleted" if arguments.dry_run else "forgotten"
+    verb = "would be deleted" if arguments.dry_run else "deleted"
     print(f"{count(done.tasks, 'task')} {verb}, {size(done.size)}")
     if done.reservations:
-        print(f"{count(done.reservations, 'reservation')} forgotten, whose time was over")
+        print(f"{count(done.reservations, 'reservation')} deleted, because they had expired")
     if done.pending:
         print(f"{count(done.pending, 'task')} kept: webhooks have undelivered events")
     if done.recent:

@@ -21,7 +21,7 @@ from dragoman.model.types import (
     TaskArtifactUpdateEvent,
     TaskStatusUpdateEvent,
 )
-from dragoman.server.replay import SAVED
+from dragoman.server.replay import POSTPONED, SAVED
 from dragoman.stores.admin import SavedValue, Undelivered
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import MESSAGE, NOTIFICATION, TIME, WRITER
@@ -134,7 +134,11 @@ def webhooks(found: Sequence[Undelivered]) -> str:
 
 
 def text(
-    row: SqlHead, task: Task, lines: Sequence[Undelivered], saved: SavedValue | None
+    row: SqlHead,
+    task: Task,
+    lines: Sequence[Undelivered],
+    saved: SavedValue | None,
+    postponed: str = "",
 ) -> Iterator[str]:
     """Format a task, line by line."""
     state = "replied (there is no task)" if row.replied else word(row.state)
@@ -152,6 +156,7 @@ def text(
         ("epoch", row.epoch),
         ("holder", f"{row.holder}, attempt {row.attempt}" if row.holder else "nobody"),
         ("waits", _waits(row)),
+        ("because", postponed),
         ("private", f"{row.private} of the entries" if row.private else ""),
         ("unread", count(unread(row), "message")),
         ("cancel", "requested" if row.cancel_at and not row.ended else ""),
@@ -182,6 +187,15 @@ def saved(entries: Iterable[Entry]) -> Any:
         if isinstance(each.event, Private) and each.event.kind == SAVED:
             found = each.event.value
     return None if found is None else msgspec.json.decode(found)
+
+
+def postponed(row: SqlHead, entries: Sequence[Entry]) -> str:
+    """Return why the turn that waits for another attempt could not go on; empty if nothing is known
+    to be wrong."""
+    private = [each.event for each in entries if isinstance(each.event, Private)]
+    if row.ended or row.due <= 0 or not private or private[-1].kind != POSTPONED:
+        return ""
+    return private[-1].name
 
 
 def saved_text(value: Any) -> str:

@@ -173,7 +173,7 @@ async def add(registry: Used, arguments: Namespace) -> int:
     )
     if arguments.json:
         return _json(details)
-    _tell(details.entry)
+    _print_entry(details.entry)
     for each in details.warnings:
         print(f"  {plain(each)}")
     if details.entry.state == "pending":
@@ -240,9 +240,10 @@ async def show(registry: Used, arguments: Namespace) -> int:
     for each in details.warnings:
         print(f"look at   {plain(each)}")
     if entry.differences:
-        print(f"changed   {len(entry.differences)} fields; see: dragoman registry diff {entry.urn}")
+        differing = ", ".join(each.path for each in entry.differences)
+        print(f"changed   {plain(differing)}; see: dragoman registry diff {entry.urn}")
     for change in changes:
-        what = ", ".join(name for name in change.after if name != "urn")
+        what = "; ".join(_changed(change, name) for name in change.after if name != "urn")
         print(f"{change.at}  {plain(change.who)}  {change.what}: {plain(what)}")
     return 0
 
@@ -344,11 +345,11 @@ async def _every(registry: Used, state: State | None) -> AsyncIterator[Entry]:
 def _done(entry: Entry, arguments: Namespace) -> int:
     if arguments.json:
         return _json(entry)
-    _tell(entry)
+    _print_entry(entry)
     return 0
 
 
-def _tell(entry: Entry) -> None:
+def _print_entry(entry: Entry) -> None:
     print(f"{entry.state}: {plain(_title(entry))} at {entry.url}")
     print(f"  {entry.urn}{f' = {entry.alias}' if entry.alias else ''}")
 
@@ -369,6 +370,28 @@ def _audience(audience: Audience) -> str:
         return "everybody"
     parts = [f"callers with {' and '.join(audience.scopes)}"] if audience.scopes else []
     return " or ".join([*parts, *audience.identities])
+
+
+def _changed(change: Change, name: str) -> str:
+    """What happened to one field of an entry."""
+    before, after = change.before.get(name), change.after[name]
+    if not before:
+        return f"{name} {_brief_value(after)}"
+    if not after or not isinstance(after, dict) or "card" not in after:
+        return f"{name} {_brief_value(before)} -> {_brief_value(after)}"
+    old, new = ({**each["card"], "keys": each["keys"]} for each in (before, after))
+    differing = [field for field in {**old, **new} if old.get(field) != new.get(field)]
+    return f"{name} with other {', '.join(differing)}"
+
+
+def _brief_value(value: Any) -> str:
+    """A value of the history in a few words; `--json` shows all of it."""
+    if not value:
+        return "nothing"
+    if isinstance(value, dict) and "card" in value:
+        return f"card {value['card']['version']}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 def _brief(entry: Entry) -> dict[str, Any]:

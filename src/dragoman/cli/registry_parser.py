@@ -67,7 +67,7 @@ def add(commands: Any) -> None:
     one = _command(
         inner,
         "import-catalog",
-        "take in the agents of a foreign catalog; each waits for approval",
+        "import the agents of a foreign catalog; each waits for approval",
         "https://partner.example",
         "https://partner.example/agents.json --json",
     )

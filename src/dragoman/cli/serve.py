@@ -30,6 +30,7 @@ from dragoman.telemetry.logs import configure, logger
 
 if TYPE_CHECKING:
     from dragoman.cli.announcement import Announcement
+    from dragoman.cli.mcp_servers import MCPServers
 
 CHILD = "DRAGOMAN__SERVE"
 OBJECTS = ("store", "bell", "auth")
@@ -55,16 +56,18 @@ def run(
     *,
     reload: bool,
     announced: Announcement | None = None,
+    mcp: MCPServers | None = None,
+    patience: float | None = None,
 ) -> int:
-    """Serve until interrupted."""
+    """Serve until interrupted. With `patience`, the agents are an MCP server, too."""
     uvicorn = _uvicorn()
     hang_up()
-    app = build(names, options)
+    app = build(names, options, mcp, patience)
     if not reload:
         return _host(uvicorn, app, announced)
     listener = _listen(app.settings)
     with suppress(KeyboardInterrupt):
-        _reload(uvicorn, names, options, app.settings, listener)
+        _reload(uvicorn, names, options, app.settings, listener, mcp, patience)
     return 0
 
 
@@ -168,22 +171,37 @@ def _return_memory() -> None:
         return
 
 
-def build(names: Sequence[str], options: Options) -> App:
+def build(
+    names: Sequence[str],
+    options: Options,
+    mcp: MCPServers | None = None,
+    patience: float | None = None,
+) -> App:
     """Import agents (`module:agent`) or one App (`module:app`), and return the application with the
-    settings in force. Configures logging."""
+    settings in force. With `patience`, it is an MCP server, too. Configures logging."""
     settings = options.in_force()
     configure(settings.log_level, settings.log_format)
-    found = [load(name) for name in names]
+    found: list[Agent | App] = [load(name) for name in names]
+    found += mcp.agents() if mcp is not None else []
     if len(found) > 1 and any(isinstance(each, App) for each in found):
         raise UsageError(f"{' '.join(names)}: give agents, or one App, which has its agents")
-    return compose(found, options, settings)
+    if patience is None:
+        return compose(found, options, settings)
+    from dragoman.mcp import mounts
+
+    agents = [each for each in found if isinstance(each, Agent)]
+    if len(agents) < len(found):
+        raise UsageError(
+            "--mcp: an App has its own mounts; write App(…, mounts=dragoman.mcp.mounts(…))"
+        )
+    return compose(found, options, settings, mounts=mounts(*agents, patience=patience))
 
 
 def compose(
     found: Sequence[Agent | App], options: Options, settings: Settings, **objects: Any
 ) -> App:
     """Return the given App, or an application of the given agents, with the settings in force.
-    `objects` are a store, a bell or security schemes made in code."""
+    `objects` are a store, a bell, security schemes or mounts made in code."""
     apps = [each for each in found if isinstance(each, App)]
     if apps and len(found) > 1:
         raise UsageError("serve: give agents, or one App, which has its agents")
@@ -310,13 +328,15 @@ def _reload(
     options: Options,
     settings: Settings,
     listener: socket.socket,
+    mcp: MCPServers | None,
+    patience: float | None,
 ) -> None:
     """Let uvicorn start a child process after each change, which calls `child`."""
     from uvicorn.supervisors import ChangeReload
 
     from dragoman.cli.server import Server
 
-    os.environ[CHILD] = msgspec.json.encode((names, options)).decode()
+    os.environ[CHILD] = msgspec.json.encode((names, options, mcp, patience)).decode()
     config = _config(
         uvicorn,
         "dragoman.cli.serve:child",
@@ -330,9 +350,12 @@ def _reload(
 
 def child() -> App:
     """Return the application in a process that `--reload` started."""
-    names, options = msgspec.json.decode(os.environ[CHILD], type=tuple[list[str], Options])
+    from dragoman.cli.mcp_servers import MCPServers
+
+    kind = tuple[list[str], Options, MCPServers | None, float | None]
+    names, options, mcp, patience = msgspec.json.decode(os.environ[CHILD], type=kind)
     try:
-        return build(names, options)
+        return build(names, options, mcp, patience)
     except (SettingsError, UsageError) as error:  # the next change may fix it
         print(f"dragoman: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -40,6 +40,7 @@ def add(commands: Any) -> None:
         "call",
         help=WHAT,
         description=f"{WHAT[0].upper()}{WHAT[1:]}.",
+        allow_abbrev=False,  # `--a` may be an option of the skill
         **examples(*EXAMPLES, more=MORE),
     )
     connect_options.add(parser)

@@ -1,4 +1,4 @@
-"""Agents whose card somebody has approved, for example the operator of a registry.
+"""Agents whose card was approved, for example by the operator of a registry.
 
 `fetch_card` fetches a card and says which keys have signed it. A client for an `AgentReference`
 uses the approved card, and refuses the agent if its own card has other addresses or keys.

@@ -3,17 +3,47 @@
 content             parts of A2A as content of MCP, and back
 elicitation_schema  which questions a form can carry, and what its answer means
 server/             agents as tools
+client/             MCP servers as agents
 
 It needs the extra `mcp`. `import dragoman.mcp` itself loads nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from dragoman.mcp.client.connection import ServerUnavailable
+    from dragoman.mcp.client.mcp_agent import AgentOptions, agent, approve
+    from dragoman.mcp.client.mcp_servers import HTTPServer, StdioServer, parse_server
+    from dragoman.mcp.server.application import McpApp, mounts
+    from dragoman.mcp.server.stdio import serve_stdio
 
-_PLACES: dict[str, str] = {}
+__all__ = [
+    "AgentOptions",
+    "HTTPServer",
+    "McpApp",
+    "ServerUnavailable",
+    "StdioServer",
+    "agent",
+    "approve",
+    "mounts",
+    "parse_server",
+    "serve_stdio",
+]
+
+_PLACES = {
+    "AgentOptions": "client.mcp_agent",
+    "HTTPServer": "client.mcp_servers",
+    "McpApp": "server.application",
+    "ServerUnavailable": "client.connection",
+    "StdioServer": "client.mcp_servers",
+    "agent": "client.mcp_agent",
+    "approve": "client.mcp_agent",
+    "mounts": "server.application",
+    "parse_server": "client.mcp_servers",
+    "serve_stdio": "server.stdio",
+}
 """The public names, and the modules that have them."""
 
 

@@ -60,7 +60,7 @@ class Private(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="privat
     count: int = 0
     """Which one of this name."""
     said: int = 0
-    """How many events the handler had said by then."""
+    """How many events the handler had made before."""
     value: Raw = Raw(b"null")
     """JSON; with `sealed`, its encrypted text as a JSON string."""
     sealed: bool = False

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Union
 
 import msgspec
 
-from dragoman.model.json_schema import alternatives
+from dragoman.model.json_schema import alternatives, problems
+from dragoman.model.skill_extension import JsonSchema
 from dragoman.model.to_parts import whole
 from dragoman.model.types import WireStruct
 
@@ -39,6 +40,9 @@ class DataType:
         self.name = getattr(bare(kind), "__name__", str(kind))
         self._adapter: Any = None
         self._strict = False
+        self._given = _given_schema(kind)
+        if self._given is not None:
+            return
         if mentions_pydantic(kind):
             from pydantic import TypeAdapter
             from pydantic.errors import PydanticUserError
@@ -60,6 +64,8 @@ class DataType:
         """Convert a JSON value. Raises WrongData."""
         if self._adapter is not None:
             return self._validate(value)
+        if self._given is not None:
+            return self._checked(self._given, value)
         models = _Models()
         try:
             return msgspec.convert(whole(value), self.kind, dec_hook=models.convert)
@@ -67,6 +73,12 @@ class DataType:
             raise WrongData(_problems(error, models)) from None
         except RecursionError:
             raise WrongData([("", "is nested too deeply")]) from None
+
+    def _checked(self, schema: dict[str, Any], value: Any) -> Any:
+        value = whole(value)
+        if found := problems(schema, value):
+            raise WrongData(found)
+        return value
 
     def _validate(self, value: Any) -> Any:
         from pydantic import ValidationError
@@ -82,6 +94,8 @@ class DataType:
 
     def schema(self, *, result: bool = False) -> dict[str, Any]:
         """The JSON Schema of its values; with `result`, of values that are sent."""
+        if self._given is not None:
+            return hoisted(self._given)
         if self._adapter is not None:
             found: dict[str, Any] = self._adapter.json_schema(
                 mode="serialization" if result else "validation", by_alias=not result
@@ -168,6 +182,12 @@ def bare(kind: Any) -> Any:
             return kind
 
 
+def _given_schema(kind: Any) -> dict[str, Any] | None:
+    """The schema that an annotation gives; None if it gives none."""
+    notes = getattr(kind, "__metadata__", ())
+    return next((note.schema for note in notes if isinstance(note, JsonSchema)), None)
+
+
 def without_none(kind: Any) -> Any:
     """The type without `| None`; annotations stay."""
     if typing.get_origin(kind) in (Union, types.UnionType):
@@ -178,7 +198,7 @@ def without_none(kind: Any) -> Any:
 
 
 def mentions(kind: Any, wanted: Iterable[Any]) -> bool:
-    """Whether a type is one of these, or has one of them as an argument."""
+    """Whether a type is in this list, or has one of its types as an argument."""
     found = any(kind is item for item in wanted)
     return found or any(mentions(item, wanted) for item in typing.get_args(kind))
 

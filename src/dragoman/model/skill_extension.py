@@ -18,6 +18,13 @@ RESULT = "result"
 """The field that holds a result that is not an object."""
 
 
+class JsonSchema(Struct, frozen=True):
+    """The JSON Schema of a value, for a type that is known only at run time:
+    `Annotated[dict[str, Any], JsonSchema({"type": "object", …})]`."""
+
+    schema: dict[str, Any]
+
+
 class FileParameter(Struct, frozen=True, omit_defaults=True):
     """A parameter that takes a file part."""
 

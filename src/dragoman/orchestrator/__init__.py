@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dragoman.orchestrator.agent_team import Member, Team
     from dragoman.orchestrator.budget import Budget
     from dragoman.orchestrator.chat_model import ChatModel
     from dragoman.orchestrator.function_model import FunctionModel
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from dragoman.orchestrator.orchestrator import Orchestrator
     from dragoman.orchestrator.plan import InvalidPlan, Plan, PlanStep, Ref, Step
     from dragoman.orchestrator.pydantic_model import PydanticModel
-    from dragoman.orchestrator.team import Member, Team
 
 __all__ = [
     "Budget",
@@ -52,13 +52,13 @@ __all__ = [
 _PLACES = {
     "Budget": "budget",
     "InvalidPlan": "plan",
-    "Member": "team",
+    "Member": "agent_team",
     "Orchestrator": "orchestrator",
     "Plan": "plan",
     "PlanStep": "plan",
     "Ref": "plan",
     "Step": "plan",
-    "Team": "team",
+    "Team": "agent_team",
     "ChatModel": "chat_model",
     "FunctionModel": "function_model",
     "PydanticModel": "pydantic_model",

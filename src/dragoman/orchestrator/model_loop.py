@@ -10,12 +10,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman import Turn, UserError
-from dragoman.orchestrator.calls import SOURCE
-from dragoman.orchestrator.execution import Execution
+from dragoman.orchestrator.agent_call import SOURCE
+from dragoman.orchestrator.agent_team import Member
 from dragoman.orchestrator.model import Model, ModelAnswer, ModelFailed, ModelMessage, Tool
+from dragoman.orchestrator.model_tools import Decision, ModelTools, shown_result
 from dragoman.orchestrator.plan import InvalidPlan, PlanStep, Step, planned
-from dragoman.orchestrator.team import Member
-from dragoman.orchestrator.tools import Decision, Kit, shown_result
+from dragoman.orchestrator.plan_execution import Execution
 from dragoman.prompt_safety import sanitize
 
 ANSWER = "answer"
@@ -106,7 +106,7 @@ class ModelLoop:
         self, messages: Sequence[ModelMessage], number: int
     ) -> Callable[[], Awaitable[Decision]]:
         async def ask() -> Decision:
-            kit = Kit(
+            kit = ModelTools(
                 await self._members(), self._turn.text, most=self._execution.spent.budget.steps
             )
             more = MORE.format(number=kit.hidden) if kit.hidden else ""

@@ -22,18 +22,18 @@ from msgspec.structs import replace
 
 from dragoman import A2AError, Agent, AgentError, App, RemoteTask, Turn, UserError
 from dragoman.client import Client
+from dragoman.orchestrator.agent_call import LINEAGE, Scan
+from dragoman.orchestrator.agent_team import INSIDE, Eligible, Given, Member, Team, host_of
 from dragoman.orchestrator.budget import Budget, Spent
-from dragoman.orchestrator.calls import LINEAGE, Scan
-from dragoman.orchestrator.canceler import cancel_later, canceler
-from dragoman.orchestrator.execution import Execution, Rules
+from dragoman.orchestrator.cancel_remote_tasks import cancel_later, canceler
 from dragoman.orchestrator.function_model import FunctionModel
-from dragoman.orchestrator.inner_app import inner_app
+from dragoman.orchestrator.in_process_agents import inner_app
 from dragoman.orchestrator.model import Model
 from dragoman.orchestrator.model_loop import REFUSED, ModelLoop
+from dragoman.orchestrator.model_tools import check_step
 from dragoman.orchestrator.plan import InvalidPlan, Plan, PlanStep, Step, planned
+from dragoman.orchestrator.plan_execution import Execution, Rules
 from dragoman.orchestrator.routing import Choice, route
-from dragoman.orchestrator.team import INSIDE, Eligible, Given, Member, Team, host_of
-from dragoman.orchestrator.tools import check_step
 
 logger = logging.getLogger("dragoman")
 
@@ -267,7 +267,8 @@ class Orchestrator(Agent):
 
             async def choose(words: Any = said) -> Choice:
                 members = await self.team.members(turn.caller)
-                return route(words, members.values(), turn.message)
+                complete = self.team.complete(members)
+                return route(words, members.values(), turn.message, complete=complete)
 
             choice: Choice = await turn.step("route", choose, returns=Choice)
             if choice.step is not None:
@@ -305,7 +306,7 @@ class Orchestrator(Agent):
 
 
 class _Handler:
-    """Runs tasks, and is told when a client cancels one."""
+    """Runs tasks, and ends one when its client cancels it."""
 
     def __init__(
         self, run: Callable[[Turn], Awaitable[None]], cancel: Callable[[Turn], Awaitable[None]]

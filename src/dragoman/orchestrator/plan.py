@@ -208,7 +208,7 @@ class Failed(Struct, frozen=True, tag="failed"):
     step: str
     error: str
     goes_on: bool = False
-    """The agent's task has not ended: somebody must cancel it."""
+    """The agent's task has not ended, and must be canceled."""
 
 
 class Asks(Struct, frozen=True, tag="asks"):

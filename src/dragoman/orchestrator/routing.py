@@ -11,9 +11,9 @@ from msgspec import UNSET, Struct
 
 from dragoman import A2AError, Message
 from dragoman.client import RemoteSkill
+from dragoman.orchestrator.agent_team import Member, slug
 from dragoman.orchestrator.plan import Step
-from dragoman.orchestrator.search import Match, clearly_best, search
-from dragoman.orchestrator.team import Member, slug
+from dragoman.orchestrator.skill_search import Match, clearly_best, search
 
 SHOWN = 8
 """How many skills a question lists."""
@@ -29,10 +29,13 @@ class Choice(Struct, frozen=True):
     """When the step was chosen, as a Unix time."""
 
 
-def route(words: Message, members: Iterable[Member], message: Message) -> Choice:
+def route(
+    words: Message, members: Iterable[Member], message: Message, *, complete: bool = True
+) -> Choice:
     """The skill that `message` means, and what it is given. It is named, or is the only one that
     takes the data, or is clearly the best by the words. `words` is what the client has said last:
-    the message itself, or the answer to the question which skill is meant."""
+    the message itself, or the answer to the question which skill is meant. If the team is not
+    `complete`, its only skill may not be the one that is meant."""
     team = list(members)
     if not team:
         return Choice(question="No agent is available now. Send any message to try again.")
@@ -47,7 +50,7 @@ def route(words: Message, members: Iterable[Member], message: Message) -> Choice
             return _chosen(*fitting[0], message.text, data)
         if fitting:
             return Choice(question=_which(fitting, "Several skills take this data"))
-    if len(skills) == 1:
+    if len(skills) == 1 and complete:
         return _chosen(*skills[0], message.text, data)
     matches = search(words.text, team)
     if (best := clearly_best(matches)) is not None:

@@ -25,7 +25,7 @@ from dragoman.registry.entries import (
     RegistryError,
 )
 from dragoman.registry.federation import Federation, Found, merge
-from dragoman.registry.http import Handler, Request, Response, Route
+from dragoman.registry.http_routing import Handler, Request, Response, Route
 from dragoman.registry.operations import Operations
 from dragoman.security.card_keys import CardKey
 from dragoman.security.catalog_signatures import DID_PATH, did_document, sign, signer, web_did
@@ -43,8 +43,8 @@ class ArdRoutes:
     """Answers from the entries of a registry.
 
     `url` is the base URL that the operator has set. Only with it are the documents signed, because
-    anybody can name another host in a request. The registries of `federation` are asked by searches
-    that permit it."""
+    every caller can name another host in a request. The registries of `federation` are asked by
+    searches that permit it."""
 
     def __init__(
         self,

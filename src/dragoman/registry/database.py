@@ -37,8 +37,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Rule = Callable[[Entry | None], Entry]
 
-MARK, VERSION = 0x64726167, 1
-"""What SQLite's `application_id` and `user_version` of our files are."""
+MARK, VERSION = 0x64726772, 1
+"""What SQLite's `application_id` and `user_version` of our files are. The stores of tasks have
+another `application_id`: neither takes a file of the other for its own."""
 PREFIX = "sqlite:///"
 WAIT = 10.0
 """Seconds to wait for another process that writes."""

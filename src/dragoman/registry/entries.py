@@ -27,7 +27,7 @@ from msgspec.structs import asdict, replace
 from dragoman import AgentCard, Caller
 from dragoman.catalog import domain, segment
 from dragoman.client import ApprovedAgent
-from dragoman.registry.differences import Difference, differences
+from dragoman.registry.card_differences import Difference, differences
 from dragoman.security.address_policy import EgressRefused, parse
 
 State: TypeAlias = Literal["pending", "approved", "changed", "rejected", "removed"]

@@ -1,7 +1,7 @@
 """Asks other registries, and merges what they find.
 
-Only the registries that the operator listed are asked, and they are told to ask nobody else: one
-level. What they return is a hint: it is marked with the registry it came from, and it becomes an
+Only the registries that the operator listed are asked, and the request tells them not to ask
+others. What they return is a hint: it is marked with the registry it came from, and it becomes an
 entry of this registry only when the operator adds it. Addresses in it that are not public are left
 out, unless the operator has allowed them.
 """

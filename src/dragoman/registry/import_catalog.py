@@ -1,7 +1,7 @@
-"""Takes in the agents of a foreign catalog. Each waits for approval like one that announces itself.
+"""Imports the agents of a foreign catalog. Each waits for approval like one that announces itself.
 
 The operator has typed the address of the catalog, so it may be private. The addresses in it are
-those of somebody else: they must be public, or on the allow list.
+those of a stranger: they must be public, or on the allow list.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from dragoman.registry.entries import (
     Source,
     now,
 )
-from dragoman.registry.fetch import Fetcher, FetchFailed
+from dragoman.registry.fetch_card import Fetcher, FetchFailed
 
 logger = logging.getLogger("dragoman.registry")
 
@@ -113,7 +113,7 @@ class Operations:
     async def propose(
         self, url: str, source: Source, named_by: str, queries: Sequence[str] = ()
     ) -> Entry:
-        """Take in the agent at an address that somebody else named; it waits for approval. An
+        """Add the agent at an address that a caller or a catalog named; it waits for approval. An
         address that is known, also as rejected or removed, changes nothing. Raises FetchFailed if
         it has no usable card, or is neither public nor allowed."""
         url, urn = entries.address(url), entries.urn(url)

@@ -19,7 +19,7 @@ from dragoman.registry.entries import (
     State,
     for_readers,
 )
-from dragoman.registry.http import ANNOUNCE, WRITE, Request, Response, Route
+from dragoman.registry.http_routing import ANNOUNCE, WRITE, Request, Response, Route
 from dragoman.registry.import_catalog import import_catalog
 from dragoman.registry.operations import Operations
 

@@ -15,7 +15,7 @@ from dragoman.registry.ard_routes import ArdRoutes
 from dragoman.registry.database import Database
 from dragoman.registry.entries import NotFound, Policy, RegistryError
 from dragoman.registry.federation import Federation
-from dragoman.registry.http import Request, Response, failure, read
+from dragoman.registry.http_routing import Request, Response, failure, read
 from dragoman.registry.operations import Operations
 from dragoman.security.card_keys import CardKey
 

@@ -135,6 +135,7 @@ class App:
         """Metrics and health, once it has started."""
         self._worker: Worker | None = None
         self._draining = False
+        self._drain_began = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -143,7 +144,7 @@ class App:
         """Whether the store is open."""
         self._known_secrets: dict[str, bytes] = {}
         self._stopped = False
-        self._told = False
+        self._warned = False
         self._starting: asyncio.Future[None] | None = None
         self._stopping: asyncio.Event | None = None
 
@@ -192,7 +193,7 @@ class App:
             bells.connect(settings.bell or self.store.bell) if self._bell is None else self._bell
         )
         if self.settings.push:  # now, so that a wrong setting is reported early
-            self._way_out()
+            self._make_egress()
             delivery.keys(self.settings)
         self.closing = Shutdown()
         self.streams = Streams(self.settings)
@@ -243,7 +244,7 @@ class App:
         """The mounted applications; the longest path comes first."""
         self.access = access("", "")
         """How callers are authenticated."""
-        self._door = HeaderChecks(
+        self._header_checks = HeaderChecks(
             self.settings, self.hosts, single=self.access.single, limits=limits
         )
         self._only = next(iter(self.endpoints.values())) if len(self.agents) == 1 else None
@@ -263,7 +264,9 @@ class App:
         if self.settings.access_log:
             line = incoming.follow(origin(incoming, self._limits))
         try:
-            if not self._door.passes(incoming) and await self._door.stops(incoming):
+            if not self._header_checks.passes(incoming) and await self._header_checks.stops(
+                incoming
+            ):
                 return None
             # Before Python 3.12 it is a system call to get the running loop.
             running = self._loop is not None and self._loop.is_running()
@@ -289,7 +292,7 @@ class App:
 
         A mounted application calls agents on behalf of its caller with it:
         `Client.connect(app=app.for_caller(caller))`, where `app` is `scope["dragoman.app"]`. Never
-        serve it to others: whoever reaches it is this caller.
+        serve it to others: everyone who reaches it acts as this caller.
         """
         return CallerApp(caller, lambda: self.bodies, self._serve_caller)
 
@@ -395,7 +398,7 @@ class App:
         stored. Of all calls, in all replicas of the store and after restarts, the first one
         decides.
 
-        It is kept for at least `keep` seconds, or for ever (None), whatever happens to tasks. A
+        It is kept for at least `keep` seconds, or for ever (None), independent of tasks. A
         space and a key have at most 512 bytes, a value 64 KiB. Raises ValueError, Unavailable, and
         RuntimeError if the application has not started.
         """
@@ -439,6 +442,7 @@ class App:
             await asyncio.wait([self._ending])
         if self._runner is None or self._runner.done() or self._runner.get_loop() is not loop:
             self._stopped = False
+            self._drain_began = asyncio.Event()
             self._starting = loop.create_future()
             self._stopping = asyncio.Event()
             self._runner = loop.create_task(self._run(self._starting, self._stopping))
@@ -449,6 +453,7 @@ class App:
         """Let running turns end within the grace period, then end all streams. Accept new messages
         only if other replicas can process them."""
         self._draining = True
+        self._drain_began.set()
         alone = self._worker is not None and not self.store.shared
         for endpoint in self.endpoints.values():
             endpoint.service.draining = alone
@@ -459,6 +464,11 @@ class App:
         self.closing.now = True
         self.bell.listeners.wake_all()
         await self.closing.cancels_ended(self.settings.cancel_grace)
+
+    async def until_drain(self) -> None:
+        """Wait until the application begins to drain. A mounted application that keeps responses
+        open ends them then, so that the server need not wait for them."""
+        await self._drain_began.wait()
 
     @property
     def stuck(self) -> list[str]:
@@ -503,12 +513,12 @@ class App:
                 self._opened = True
                 await self.bell.open()
                 stack.push_async_callback(self.bell.close)
-                monitoring = self._look_out()
+                monitoring = self._make_monitoring()
                 bell = monitoring.bell(self.bell)
                 worker = None
                 if self.agents and not self.settings.serve_only:
                     worker = await self._make_worker(stack, bell, monitoring)
-                egress = self._way_out() if self.settings.push else None
+                egress = self._make_egress() if self.settings.push else None
                 if egress is not None:
                     await stack.enter_async_context(egress)
                 await self._sign()
@@ -529,7 +539,7 @@ class App:
                         monitoring.run(),
                     ]
                     if self.ports:
-                        jobs.append(self._tell_ports(monitoring))
+                        jobs.append(self._update_ports(monitoring))
                     if egress is not None:
                         jobs.append(
                             delivery.WebhookSender(
@@ -577,7 +587,8 @@ class App:
                 raise RuntimeError("the application was stopped")
             await self.start()
         except Exception as why:
-            if isinstance(why, A2AError | SettingsError):  # the message of these is enough
+            # the message of these is enough
+            if isinstance(why, A2AError | AgentError | SettingsError):
                 logger.error("the application cannot start: %s", why)
             else:
                 logger.exception("the application cannot start")
@@ -587,10 +598,10 @@ class App:
         return True
 
     def _log_open_access(self) -> None:
-        """Log once that anybody may call, if that is so."""
-        if self._told:
+        """Log once that no authentication is needed, if that is so."""
+        if self._warned:
             return
-        self._told = True
+        self._warned = True
         access = self.access.authenticator
         if self.agents and (self.unguarded or (access is not None and access.open)):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"
@@ -644,7 +655,7 @@ class App:
             worker.states[key] = await stack.enter_async_context(agent.opened(self))
         return worker
 
-    def _look_out(self) -> Monitoring:
+    def _make_monitoring(self) -> Monitoring:
         return Monitoring(
             self.agents,
             self.store,
@@ -654,12 +665,12 @@ class App:
             streams=lambda: len(self.streams.open),
         )
 
-    async def _tell_ports(self, monitoring: Monitoring) -> None:
+    async def _update_ports(self, monitoring: Monitoring) -> None:
         """Let the gRPC health service report the same as `/readyz`."""
         while True:
             ready = await monitoring.health.beats()
             for port in self.ports:
-                await port.tell(ready)
+                await port.set_ready(ready)
             await asyncio.sleep(self.settings.poll)
 
     def _begin(
@@ -677,7 +688,7 @@ class App:
             )
             endpoint.service.bell = bell
 
-    def _way_out(self) -> Egress:
+    def _make_egress(self) -> Egress:
         return Egress(
             allow=self.settings.egress_allow,
             timeout=self.settings.push_timeout,
@@ -694,7 +705,7 @@ class App:
                     await self.start()
                 except Exception as error:
                     # The server prints the message of these, which is enough.
-                    if not isinstance(error, A2AError | SettingsError):
+                    if not isinstance(error, A2AError | AgentError | SettingsError):
                         logger.exception("the application cannot start")
                     failed = {"type": "lifespan.startup.failed", "message": redacted(str(error))}
                     await send(failed)

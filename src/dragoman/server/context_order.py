@@ -16,8 +16,9 @@ from dragoman.model.conversation import MessagePlace
 from dragoman.stores.store import Head, Store, Unreadable
 
 PAGE = 32
-"""The messages that are looked at together. When so many turns in a row have ended, so have all
-before them: at most a few, whose messages came at the same time, run in another order."""
+"""How many messages are read at once. If that many turns in a row have ended, all turns
+before them have ended, too; at most a few, whose messages came at the same time, run in another
+order."""
 LOOKS, PAUSE = 50, 0.02
 """How often, and with which pauses in seconds, a turn looks again while a later one runs: that one
 may be about to release its claim."""

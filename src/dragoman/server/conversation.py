@@ -28,9 +28,9 @@ from dragoman.model.types import (
 from dragoman.stores.store import LARGE, Head, MessagePlace, Store, Unreadable
 
 AT_ONCE = 32
-"""So many turns are read at the same time."""
+"""How many turns are read at the same time."""
 FEW, MANY = 8, 128
-"""So many entries are read at once: at first, and at most."""
+"""How many entries are read at once: at first, and at most."""
 
 
 async def conversation(
@@ -130,7 +130,7 @@ class _Turn:
             entries = await self._entries(after, size)
 
     def _take(self, entry: Entry, artifacts: _Artifacts | None = None) -> bool:
-        """Note what an entry says; True if it is one of a later turn."""
+        """Note what an entry says; True if it belongs to a later turn."""
         event, number = entry.event, self._place.number
         if entry.turn > number:
             return True

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from dragoman.model import clock
-from dragoman.model.errors import A2AError, TaskNotCancelable, TaskNotFound
+from dragoman.model.errors import TaskNotCancelable, TaskNotFound
 from dragoman.model.events import Entry, Private
 from dragoman.model.remote_task import BegunTask, RemoteTask
 from dragoman.stores.store import Head, Store, UnknownEntry
@@ -74,14 +74,7 @@ async def _cancel(agent: Agent, task: str, remote: RemoteTask, seconds: float) -
                 await client.task(remote.id).cancel()
     except (TaskNotCancelable, TaskNotFound):
         return  # it has ended
-    except (
-        A2AError,
-        OSError,
-        TimeoutError,
-        ValueError,
-        TypeError,
-        asyncio.CancelledError,
-    ) as error:
+    except (Exception, asyncio.CancelledError) as error:  # also of the author's `connections`
         not_canceled(task, [remote], error)
         if isinstance(error, asyncio.CancelledError):
             raise

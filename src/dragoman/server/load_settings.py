@@ -111,7 +111,7 @@ def _without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
             continue
         for link in environ:
             if link.startswith((f"{service}_SERVICE_", f"{service}_PORT_")) or (
-                # a plain number there was chosen by somebody, and comes before the link
+                # a plain number is a setting; it comes before the link that Kubernetes sets
                 link == f"{service}_PORT" and "://" in environ[link]
             ):
                 found.pop(link, None)

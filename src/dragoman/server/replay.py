@@ -18,6 +18,8 @@ from dragoman.stores.store import Claim, Head, Store
 
 SAVED = "saved"
 """The kind of the private entry that keeps a task's value."""
+POSTPONED = "postponed"
+"""The kind of the private entry that says why this turn could not go on: its code has changed."""
 
 
 class Resumed(Struct, frozen=True):
@@ -32,6 +34,8 @@ class Resumed(Struct, frozen=True):
     task: Task | None = None
     """The task as it is in the log; that of the claim may be as it began."""
     saved: bytes | None = None
+    postponed: str = ""
+    """Why it was given back the last time, if its code had changed."""
     delegated: tuple[RemoteTask, ...] = ()
     """The tasks of other agents that the task began."""
     begun: dict[str, BegunTask] = {}
@@ -54,7 +58,7 @@ async def resumed(store: Store, claim: Claim, *, durable: bool = True) -> Resume
     if not head.private and (head.last <= began or not durable):
         return Resumed(began, first, form=FORM)
     private = await store.private(head.scope, head.id) if head.private else ()
-    saved = None
+    saved, postponed = None, ""
     own: list[Entry] = []
     begun: dict[str, BegunTask] = {}
     unnamed = False
@@ -64,6 +68,8 @@ async def resumed(store: Store, claim: Claim, *, durable: bool = True) -> Resume
         assert isinstance(event, Private)
         if event.kind == SAVED:
             saved = bytes(event.value)
+        elif event.kind == POSTPONED:
+            postponed = event.name if entry.turn >= began else ""
         elif event.kind == SENT:
             if entry.turn >= began and event.name:
                 begun[event.name] = delegated.begun(event.value)
@@ -81,6 +87,7 @@ async def resumed(store: Store, claim: Claim, *, durable: bool = True) -> Resume
         entries=tuple(entry.event for entry in own),  # type: ignore[misc]
         task=record.task if record else None,
         saved=saved,
+        postponed=postponed,
         delegated=delegated.delegated(private),
         begun=begun,
         form=0 if unnamed and not begun else FORM,

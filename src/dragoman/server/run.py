@@ -40,7 +40,7 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.server import context_order, delegated
-from dragoman.server.replay import SAVED, resumed
+from dragoman.server.replay import POSTPONED, SAVED, resumed
 from dragoman.server.run_reads import RunReads
 from dragoman.server.run_writes import WORKING, RunWrites
 from dragoman.server.worker_protocol import RunningWorker
@@ -55,6 +55,8 @@ from dragoman.stores.store import (
 )
 from dragoman.telemetry.logs import CORRELATION, TASK, audit, logger
 
+WHY = 2000
+"""The most characters of why a turn cannot go on."""
 ENDINGS = ("", *(state.name.lower() for state in TaskState))
 WAITS = {durable.TIME: TIME, durable.MESSAGE: MESSAGE, durable.NOTIFICATION: NOTIFICATION}
 
@@ -101,6 +103,8 @@ class Run(RunWrites, RunReads):
     task: asyncio.Task[None]
     error = ""
     """The kind of error that ended the handler."""
+    _postponed = ""
+    """Why the turn could not go on the last time."""
     held_until = math.inf
     """When the claim may expire, by the clock of this process."""
 
@@ -117,7 +121,7 @@ class Run(RunWrites, RunReads):
         self.handler = self.agent.handler_of(claim.received.skill)
         self.state: TaskState = head.state
         self.born = head.born
-        self.deadline = time.monotonic() + worker.settings.turn_timeout
+        self.deadline = time.monotonic() + self.limit
         self._begin_turn(claim.received, claim.turn)
         if self.handler.followed or worker.raised is not None:
             self.handler.followed = max(self.handler.followed - 1, 0)
@@ -138,6 +142,20 @@ class Run(RunWrites, RunReads):
             state=self.worker.states.get(claim.head.scope.agent),
             run=self,
         )
+
+    @property
+    def limit(self) -> float:
+        """How many seconds the handler has until it ends or is suspended."""
+        seconds: float = self.worker.settings.turn_timeout
+        return min(seconds, self.handler.timeout) if self.handler.durable else seconds
+
+    @property
+    def must_end(self) -> float:
+        """See `Running.must_end`."""
+        now, handler = time.time(), self.handler
+        if handler.durable:
+            return self.claim.head.deadline or now + handler.timeout
+        return now + self.deadline - time.monotonic()
 
     @property
     def address(self) -> str:
@@ -231,9 +249,16 @@ class Run(RunWrites, RunReads):
         durable = self.handler.durable
         found = await self._read(lambda: resumed(self.worker.store, claim, durable=durable))
         if found.began != claim.turn:
+            began = self.deadline - self.limit
             self.handler = self.agent.handler_of(found.first.skill)
+            self.deadline = began + self.limit
             self._begin_turn(found.first, found.began)
         turn, handler = self.turn, self.handler
+        self._postponed = found.postponed
+        if found.entries and not handler.durable:
+            raise CodeChanged(
+                f"a durable handler began this turn, and {self._skill_of(found.first)} is none"
+            )
         turn._saved, turn._delegated = found.saved, found.delegated
         if found.task is not None:
             turn._task = found.task
@@ -262,6 +287,10 @@ class Run(RunWrites, RunReads):
         turn._version = self.journal.declare(handler.version)
         if claim.head.canceling and handler.cancel is not None:
             self.journal.leave()
+
+    @staticmethod
+    def _skill_of(received: Received) -> str:
+        return f"the handler of the skill {received.skill!r}" if received.skill else "the handler"
 
     def _suspend(self, suspended: Suspended | None) -> None:
         """Have the claim released until the handler continues, if it is suspended."""
@@ -337,7 +366,7 @@ class Run(RunWrites, RunReads):
             except BaseException as error:  # an agent must not end the server
                 if interrupted(error):
                     raise
-                self._raised(_ungrouped(error))
+                await self._raised(_ungrouped(error))
             self.closing = True
             if self.journal is not None:
                 self._suspend(self.journal.suspended)
@@ -383,17 +412,28 @@ class Run(RunWrites, RunReads):
         except Unavailable as error:  # it is tried again after a time
             logger.warning("cannot wake the next turn of the context: %s", error)
 
-    def _raised(self, error: BaseException) -> None:
+    async def _raised(self, error: BaseException) -> None:
         """The handler ended with an exception that is not shown to the client, or that is not an
         error."""
         if isinstance(error, NotHeld):
             self.worker.let_go(self)
         elif isinstance(error, CodeChanged | UnknownEntry):
-            self._pending.clear()
-            self.lost = True
-            self.worker.postpone(self, error)
+            await self._postpone(error)
         elif not isinstance(error, Suspended):
             self._failed(error)
+
+    async def _postpone(self, error: CodeChanged | UnknownEntry) -> None:
+        """Have the turn tried again later, and log the reason if it is a new one."""
+        self._pending.clear()
+        why = str(error)[:WHY]
+        if isinstance(error, CodeChanged) and why != self._postponed:
+            entry = Private(kind=POSTPONED, name=why, at=clock.now())
+            self._pending.append(Entry(0, entry, self.claim.turn, b""))
+            self._flush()
+        await self._landing()
+        if not self.lost:
+            self.lost = True
+            self.worker.postpone(self, error)
 
     def _end(self) -> None:
         """Complete the task, unless the handler has set a final status."""
@@ -458,8 +498,7 @@ class Run(RunWrites, RunReads):
     def words(self, reason: str) -> str:
         """The message of a task that was ended from outside."""
         if reason == "deadline":
-            seconds = self.worker.settings.turn_timeout
-            return f"The agent did not finish within {seconds:g} seconds"
+            return f"The agent did not finish within {self.limit:g} seconds"
         if reason == "store":
             return "The result could not be stored"
         return "The server was shut down before the agent finished"

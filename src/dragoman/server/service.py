@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import inspect
-import re
 import time
 from collections.abc import Callable, Collection, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
@@ -18,13 +13,11 @@ from dragoman.agent.handler import Handler
 from dragoman.bells.bell import Bell
 from dragoman.dialects import client_quirks
 from dragoman.model import clock
-from dragoman.model.caller import Access, Call, Caller, Policy, Scope, fault, long, unqualified
+from dragoman.model.caller import Call, Policy, Scope, long
 from dragoman.model.errors import (
     ExtendedAgentCardNotConfigured,
     ExtensionSupportRequired,
-    Forbidden,
     InvalidParams,
-    LimitExceeded,
     PushNotificationNotSupported,
     TaskNotCancelable,
     TaskNotFound,
@@ -35,7 +28,6 @@ from dragoman.model.errors import (
 from dragoman.model.events import RESUME, CancelRequested, Entry, Received, Reply
 from dragoman.model.lifecycle import birth
 from dragoman.model.lineage import admit, lineage, origin
-from dragoman.model.reserved_names import reserved
 from dragoman.model.types import (
     AgentCard,
     CancelTaskRequest,
@@ -57,25 +49,26 @@ from dragoman.model.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from dragoman.security.address_policy import EgressRefused
-from dragoman.security.egress import Egress, EgressUnreachable
+from dragoman.security.egress import Egress
 from dragoman.security.file_rules import Files, Scan
 from dragoman.security.limits import Quota
+from dragoman.server import receipts
 from dragoman.server.delegated import delegated_by, log_remaining
+from dragoman.server.paging import (
+    decode_cursor,
+    encode_cursor,
+    not_negative,
+    since,
+    trimmed,
+)
 from dragoman.server.reader import History, LogStream, Reader, Shutdown
 from dragoman.server.settings import Settings
-from dragoman.stores.store import Accepted, Conflict, Draft, Head, Query, Receipt, Store, Webhook
-from dragoman.telemetry.logs import logger
+from dragoman.server.task_scopes import TaskScopes
+from dragoman.server.webhook_configs import check_number, checked_webhook
+from dragoman.stores.store import Accepted, Conflict, Draft, Head, Query, Store, Webhook
 
 PAGE, LARGEST_PAGE = 50, 100
-WEBHOOKS = 100
-"""The most webhooks of one task."""
 USED = "was used before with a different request"
-FOREIGN = (
-    "The caller may not use this tenant: send a credential of the tenant, omit the tenant, "
-    "or allow it on the server (tenants= of the scheme)"
-)
-_HEADER = re.compile(r"[\t\x20-\x7e]{1,8192}")
 
 
 class Service:
@@ -103,12 +96,9 @@ class Service:
         self.draining = False
         self.timed: Callable[[float], None] | None = None
         """Receives the seconds until a message was stored, for metrics."""
-        self._policy = policy
         self._files = Files(settings.file_types, scan)
         self._quota = Quota(settings.quota_tasks, settings.quota_waiting, store.tally)
-        self._anybody = Scope(agent.key)
-        self._mounted = frozenset(mounted)
-        """Names below the agent's path that lead to other applications, so they are no tenants."""
+        self.scopes = TaskScopes(agent, store, policy, mounted)
         self._work = f"work:{agent.key}"
         self.offered = frozenset(extension.uri for extension in agent.extensions)
         self.required = tuple(e.uri for e in agent.extensions if e.required)
@@ -117,7 +107,8 @@ class Service:
 
     async def send(self, request: SendMessageRequest, call: Call) -> SendMessageResponse:
         """Accept a message and wait for its result, unless the request says not to wait."""
-        scope = await self._task_scope(request.tenant, call, "SendMessage", request.message.task_id)
+        task = request.message.task_id
+        scope = await self.scopes.of_task(request.tenant, call, "SendMessage", task)
         accepted = await self._accept(request, scope, call)
         number, configuration, head = accepted.number, request.configuration, accepted.head
         # Claimed in the write that accepted it: the log can have no events of it yet.
@@ -152,7 +143,7 @@ class Service:
         """Accept a message and stream the events that follow."""
         self._streaming()
         task = request.message.task_id
-        scope = await self._task_scope(request.tenant, call, "SendStreamingMessage", task)
+        scope = await self.scopes.of_task(request.tenant, call, "SendStreamingMessage", task)
         accepted = await self._accept(request, scope, call)
         head, number = accepted.head, accepted.number
         place = None if accepted.fresh else self._place(call, head.id)
@@ -198,38 +189,38 @@ class Service:
 
     async def get(self, request: GetTaskRequest, call: Call) -> Task:
         """Return the task."""
-        _not_negative("historyLength", request.history_length)
-        scope = await self._task_scope(request.tenant, call, "GetTask", request.id)
+        not_negative("historyLength", request.history_length)
+        scope = await self.scopes.of_task(request.tenant, call, "GetTask", request.id)
         return trimmed(await self._task(scope, request.id), request.history_length)
 
     async def list(self, request: ListTasksRequest, call: Call) -> ListTasksResponse:
         """Return a page of tasks."""
-        _not_negative("historyLength", request.history_length)
+        not_negative("historyLength", request.history_length)
         size = PAGE if request.page_size is None else request.page_size
         if not 1 <= size <= LARGEST_PAGE:
             raise InvalidParams.at("pageSize", f"must be between 1 and {LARGEST_PAGE}")
         artifacts = bool(request.include_artifacts)
         page = await self.store.list(
-            self._scope(request.tenant, call),
+            self.scopes.of_call(request.tenant, call),
             Query(
                 artifacts=artifacts,
                 context=request.context_id,
                 state=request.status,
-                since=_since(request.status_timestamp_after),
+                since=since(request.status_timestamp_after),
                 size=size,
-                cursor=_cursor(request.page_token) if request.page_token else None,
+                cursor=decode_cursor(request.page_token) if request.page_token else None,
             ),
         )
         return ListTasksResponse(
             tasks=tuple(trimmed(t, request.history_length, artifacts) for t in page.tasks),
-            next_page_token=_token(page.cursor) if page.cursor else "",
+            next_page_token=encode_cursor(page.cursor) if page.cursor else "",
             page_size=size,
             total_size=page.total,
         )
 
     async def cancel(self, request: CancelTaskRequest, call: Call) -> Task:
         """Cancel a task. The agent has a grace period; the first terminal status wins."""
-        scope = await self._task_scope(request.tenant, call, "CancelTask", request.id)
+        scope = await self.scopes.of_task(request.tenant, call, "CancelTask", request.id)
         head = await self.store.head(scope, request.id)
         if head is None or not head.born:
             raise TaskNotFound
@@ -239,7 +230,7 @@ class Service:
             caller=call.caller.stored, at=clock.now(), metadata=request.metadata
         )
         grace = self.settings.cancel_grace
-        receipt = self._cancel_receipt(request, call, scope)
+        receipt = receipts.of_cancel(request, call, scope)
         try:
             handler = self.agent.handler_of(head.skill)
             undo = handler.durable or handler.cancel is not None or head.began > 0
@@ -280,7 +271,7 @@ class Service:
     async def subscribe(self, request: SubscribeToTaskRequest, call: Call) -> LogStream:
         """Stream the task as it is now and then its events, or the events after a position."""
         self._streaming()
-        scope = await self._task_scope(request.tenant, call, "SubscribeToTask", request.id)
+        scope = await self.scopes.of_task(request.tenant, call, "SubscribeToTask", request.id)
         record = await self.store.load(scope, request.id)
         if record is None:
             raise TaskNotFound
@@ -312,12 +303,13 @@ class Service:
         self._pushing()
         if not request.task_id:
             raise InvalidParams.at("taskId", "is required")
-        scope = await self._task_scope(
+        scope = await self.scopes.of_task(
             request.tenant, call, "CreateTaskPushNotificationConfig", request.task_id
         )
         config = replace(request, id=request.id or clock.uuid7())
-        await self._check_webhooks(scope, config)  # first: an unknown task must cause no DNS lookup
-        webhook = await self._webhook(config, request.task_id, "", call.caller)
+        # first: an unknown task must cause no DNS lookup
+        await check_number(self.store, scope, config)
+        webhook = await checked_webhook(self.egress, config, request.task_id, "", call.caller)
         await self.store.put_webhook(scope, webhook)
         return webhook.config
 
@@ -340,17 +332,17 @@ class Service:
         self, request: ListTaskPushNotificationConfigsRequest, call: Call
     ) -> ListTaskPushNotificationConfigsResponse:
         """Return the webhooks of a task."""
-        _not_negative("pageSize", request.page_size)
+        not_negative("pageSize", request.page_size)
         operation = "ListTaskPushNotificationConfigs"
         found = await self._webhooks(request.tenant, request.task_id, call, operation)
         if request.page_token:
-            last = _cursor(request.page_token)[1]
+            last = decode_cursor(request.page_token)[1]
             found = [config for config in found if config.id > last]
         size = request.page_size or LARGEST_PAGE
         more = len(found) > size
         return ListTaskPushNotificationConfigsResponse(
             configs=tuple(found[:size]),
-            next_page_token=_token(("", found[size - 1].id)) if more else "",
+            next_page_token=encode_cursor(("", found[size - 1].id)) if more else "",
         )
 
     async def delete_webhook(
@@ -359,7 +351,7 @@ class Service:
         """Delete a webhook."""
         self._pushing()
         operation = "DeleteTaskPushNotificationConfig"
-        scope = await self._task_scope(request.tenant, call, operation, request.task_id)
+        scope = await self.scopes.of_task(request.tenant, call, operation, request.task_id)
         await self.store.delete_webhook(scope, request.task_id, request.id)
 
     # -- the card
@@ -441,7 +433,7 @@ class Service:
         webhook: Webhook | None = None
         modes: tuple[str, ...] = ()
         if configuration is not None:
-            _not_negative("configuration.historyLength", configuration.history_length)
+            not_negative("configuration.historyLength", configuration.history_length)
             modes = configuration.accepted_output_modes
             if configuration.task_push_notification_config is not None:
                 self._pushing()
@@ -451,8 +443,8 @@ class Service:
                 # another.
                 config = replace(config, id=config.id or task, task_id=task)
                 if not new:
-                    await self._check_webhooks(scope, config)
-                webhook = await self._webhook(config, task, field, call.caller)
+                    await check_number(self.store, scope, config)
+                webhook = await checked_webhook(self.egress, config, task, field, call.caller)
         # Anonymous callers cannot be distinguished.
         counted = new and bool(scope.owner)
         full = await self._quota.take(scope) if counted else ""
@@ -469,7 +461,7 @@ class Service:
             ),
             new=new,
             born=not handler.reply,
-            receipt=self._receipt(message, call, chosen, scope),
+            receipt=receipts.of_send(message, call, chosen, scope, self.settings.idempotency),
             webhook=webhook,
             full=full,
         )
@@ -507,33 +499,6 @@ class Service:
             earlier.append(known.status.message)
         handler.parameters.check(message, earlier, ask=handler.ask)
 
-    def _receipt(self, message: Message, call: Call, chosen: str, scope: Scope) -> Receipt | None:
-        """Identifies a repeated send; None if nothing does."""
-        merge = self.settings.idempotency
-        merged = merge == "always" or (merge == "authenticated" and call.caller.identity)
-        if not chosen and not call.key and not merged:
-            return None
-        # Callers that choose task ids send no message ids.
-        said = (message.parts, call.key) if call.new_task else message
-        digest = hashlib.sha256(msgspec.json.encode(said)).digest()
-        if chosen:  # two concurrent starts are one
-            return Receipt(f"task:{chosen}", digest)
-        guest = _guest_prefix(call, scope)
-        if call.key:
-            return Receipt(f"{guest}key:{call.key}", digest)
-        # Clients reuse message ids: only the same id with the same body is the same send.
-        return Receipt(f"{guest}message:{message.message_id}:{digest.hex()}", digest)
-
-    def _cancel_receipt(
-        self, request: CancelTaskRequest, call: Call, scope: Scope
-    ) -> Receipt | None:
-        """Identifies a repeated cancel, if it has a key."""
-        if not call.key:
-            return None
-        said = ("CancelTask", request.id, request.metadata)
-        digest = hashlib.sha256(msgspec.json.encode(said)).digest()
-        return Receipt(f"{_guest_prefix(call, scope)}key:{call.key}", digest)
-
     async def _reply(self, scope: Scope, head: Head) -> Message:
         # it is the last entry; private ones may stand before it
         entries = await self.store.read(scope, head.id, head.last - 1, 1)
@@ -558,41 +523,6 @@ class Service:
             return -1
         return int(number)
 
-    def _scope(self, tenant: str, call: Call) -> Scope:
-        """The caller's own tasks in the tenant that the request names, or in the caller's. Raises
-        Forbidden."""
-        caller = call.caller
-        if not tenant and not caller.tenant and not caller.identity:
-            return self._anybody
-        if tenant and tenant != caller.tenant:
-            if why := fault(tenant) or long(tenant) or reserved(tenant):
-                raise InvalidParams.at("tenant", why)
-            # The tenant on the card is for callers whose credential names no other.
-            if not caller.may_name(tenant) and (caller.tenant or tenant != self.agent.tenant):
-                raise Forbidden(FOREIGN)
-        found = tenant or caller.tenant
-        if found in self._mounted:
-            raise InvalidParams.at("tenant", f"{found!r} is the path of another application")
-        return Scope(self.agent.key, found, caller.qualified)
-
-    async def _task_scope(self, tenant: str, call: Call, operation: str, task: str) -> Scope:
-        """Whose tasks this operation may access: the caller's own, unless the policy shares this
-        one."""
-        scope = self._scope(tenant, call)
-        if self._policy is None or not task:
-            return scope
-        owner = await self.store.owner(scope, task)
-        if owner is None or owner == scope.owner:
-            return scope
-        try:
-            realm, identity = unqualified(owner)
-            found = self._policy(Access(call.caller, operation, task, identity, realm))
-            shared = await found if inspect.isawaitable(found) else found
-        except Exception:
-            logger.exception("the sharing policy raised an error, so nothing is shared")
-            shared = False
-        return replace(scope, owner=owner) if shared is True else scope
-
     def _streaming(self) -> None:
         if not self.agent.streaming:
             raise UnsupportedOperation("The agent does not support streaming")
@@ -605,71 +535,6 @@ class Service:
         self, tenant: str, task: str, call: Call, operation: str
     ) -> Sequence[TaskPushNotificationConfig]:
         self._pushing()
-        scope = await self._task_scope(tenant, call, operation, task)
+        scope = await self.scopes.of_task(tenant, call, operation, task)
         found = await self.store.webhooks(scope, task)
         return [webhook.config for webhook in found]
-
-    async def _check_webhooks(self, scope: Scope, config: TaskPushNotificationConfig) -> None:
-        """Raise LimitExceeded if the task has too many webhooks, or TaskNotFound."""
-        existing = await self.store.webhooks(scope, config.task_id)
-        if len({each.config.id for each in existing} | {config.id}) > WEBHOOKS:
-            raise LimitExceeded(f"A task can have at most {WEBHOOKS} webhooks")
-
-    async def _webhook(
-        self, config: TaskPushNotificationConfig, task: str, field: str, caller: Caller
-    ) -> Webhook:
-        if why := long(config.id):
-            raise InvalidParams.at(f"{field}id", why)
-        secrets = config.authentication
-        for name, text in (
-            ("token", config.token),
-            ("authentication.scheme", secrets.scheme if secrets else ""),
-            ("authentication.credentials", secrets.credentials if secrets else ""),
-        ):
-            if text and not _HEADER.fullmatch(text):
-                raise InvalidParams.at(field + name, "cannot be sent in a header")
-        if self.egress is not None:
-            try:
-                await self.egress.check(config.url, owner=(caller.tenant, caller.qualified))
-            except (EgressRefused, EgressUnreachable) as error:
-                raise InvalidParams.at(f"{field}url", str(error)) from None
-        return Webhook(replace(config, task_id=task), caller.version)
-
-
-def _guest_prefix(call: Call, scope: Scope) -> str:
-    """A prefix that separates the keys of callers with whom a task is shared from the owner's
-    keys."""
-    name = call.caller.qualified
-    return "" if scope.owner == name else f"of:{name}:"
-
-
-def trimmed(task: Task, history: int | None, artifacts: bool = True) -> Task:
-    """The task with at most `history` messages."""
-    if history is None:
-        return task if artifacts else replace(task, artifacts=())
-    kept = task.history[-history:] if history else ()
-    return replace(task, history=kept, artifacts=task.artifacts if artifacts else ())
-
-
-def _not_negative(field: str, value: int | None) -> None:
-    if value is not None and value < 0:
-        raise InvalidParams.at(field, "must not be negative")
-
-
-def _since(text: str | None) -> str:
-    try:
-        return clock.ceiling(text) if text else ""
-    except ValueError as error:
-        raise InvalidParams.at("statusTimestampAfter", str(error)) from None
-
-
-def _token(cursor: tuple[str, str]) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
-
-
-def _cursor(token: str) -> tuple[str, str]:
-    try:
-        raw = base64.urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
-        return msgspec.json.decode(raw, type=tuple[str, str])
-    except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
-        raise InvalidParams.at("pageToken", "is not a page token of this list") from None

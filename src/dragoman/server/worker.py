@@ -161,7 +161,7 @@ class Worker:
         run.turn._end(run.handler.name)
         if self.runs.get(run.claim.head.id) is run:
             if self.metrics is not None:
-                took = time.monotonic() - (run.deadline - self.settings.turn_timeout)
+                took = time.monotonic() - (run.deadline - run.limit)
                 self.metrics.turn.at(run.agent.key, run.outcome).observe(took)
             full = len(self.runs) >= self._most_alone
             del self.runs[run.claim.head.id]

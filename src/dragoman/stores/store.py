@@ -114,6 +114,8 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     """The number of private entries in the log."""
     waits: int = 0
     """What a suspended handler waits for, see `Pause`; 0 if none is suspended."""
+    deadline: float = 0.0
+    """By when it must have ended, by the store's clock; 0 if none is suspended."""
     reading: bool = False
     """Whether another worker must read the message in work again if its worker stops: the handler
     has neither ended nor been suspended. Only if the log has private entries."""
@@ -370,7 +372,7 @@ class Store(Protocol):
         """Count the tasks that have begun, by state."""
 
     async def find(self, agent: str, task: str) -> Head | None:
-        """Return the head of a task of this agent, whoever owns it. This is for requests that show
+        """Return the head of a task of this agent, of any owner. This is for requests that show
         a secret of the task."""
 
     async def owner(self, scope: Scope, task: str) -> str | None:

@@ -386,6 +386,7 @@ class TaskHead:
                 began=self.began,
                 private=self.private,
                 waits=self.waits,
+                deadline=self.deadline,
                 reading=bool(self.reading),
             )
         return head

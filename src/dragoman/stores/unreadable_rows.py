@@ -38,7 +38,7 @@ class UnreadableRows:
     def __init__(self) -> None:
         self.counts = dict.fromkeys(KINDS, 0)
         """How often something was unreadable, by kind."""
-        self._told: dict[tuple[str, str], float] = {}
+        self._reported: dict[tuple[str, str], float] = {}
         self._lock = threading.Lock()
 
     def found(self, error: Unreadable, what: str = "") -> None:
@@ -47,11 +47,11 @@ class UnreadableRows:
         now = time.monotonic()
         name = (error.kind, error.task)
         with self._lock:
-            if now - self._told.get(name, -REPEAT) < REPEAT:
+            if now - self._reported.get(name, -REPEAT) < REPEAT:
                 return
-            if len(self._told) >= REMEMBERED:
-                self._told.clear()
-            self._told[name] = now
+            if len(self._reported) >= REMEMBERED:
+                self._reported.clear()
+            self._reported[name] = now
             self.counts[error.kind] += 1
         more = f"; {what}" if what else ""
         logger.error("%s%s; see `dragoman db check`", error, more, extra={"task": error.task})

@@ -44,7 +44,7 @@ class StoreHealth:
             if left > 0:
                 await asyncio.wait([self._looking], timeout=left)
             if self._looking is not None:
-                self._tell(UNREACHABLE, f"no answer within {PATIENCE:g} s")
+                self._report(UNREACHABLE, f"no answer within {PATIENCE:g} s")
         return self.up
 
     async def _look(self) -> None:
@@ -58,9 +58,9 @@ class StoreHealth:
             problem = str(error) or type(error).__name__
         finally:
             self._looking = None
-        self._tell(state, problem)
+        self._report(state, problem)
 
-    def _tell(self, state: str, problem: str) -> None:
+    def _report(self, state: str, problem: str) -> None:
         if state and state != self.state:
             logger.warning("this process is not ready: %s (%s)", state, problem)
         elif not state and self.state:

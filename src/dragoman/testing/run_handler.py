@@ -109,7 +109,7 @@ async def run_handler(
     worker.raised = errors.append
     call = Call(caller or Caller())
     task = ""
-    scope = service._scope("", call)
+    scope = service.scopes.of_call("", call)
     for value in values or ("",):
         asked = message(value, skill=skill)
         asked = replace(asked, task_id=task)
@@ -122,7 +122,7 @@ async def run_handler(
             raise error
     entries = await store.read(scope, task, 0, 2 * chosen.max_events + 100)
     error = errors[0] if errors else None
-    return _told(entries or (), await store.load(scope, task), error)
+    return _handler_run(entries or (), await store.load(scope, task), error)
 
 
 async def _pass_time(store: MemoryStore, task: str) -> None:
@@ -147,7 +147,7 @@ def fault(errors: Sequence[BaseException], strict: bool) -> BaseException | None
     )
 
 
-def _told(entries: Sequence[Entry], record: Any, error: BaseException | None) -> HandlerRun:
+def _handler_run(entries: Sequence[Entry], record: Any, error: BaseException | None) -> HandlerRun:
     hidden = Received | Private | Task
     events = [e.event for e in entries if not isinstance(e.event, hidden)]
     reply = next((event.message for event in events if isinstance(event, Reply)), None)

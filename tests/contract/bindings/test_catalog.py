@@ -213,3 +213,20 @@ async def test_a_signer_that_fails_publishes_nothing() -> None:
         response = await http.get(AI)
     assert response.status_code == 503
     assert response.headers["retry-after"]
+
+
+async def test_card_and_catalog_follow_the_skills() -> None:
+    agent = desk()
+    async with serving(App(agent, store="memory:")) as url, httpx.AsyncClient(base_url=url) as web:
+
+        async def skills() -> tuple[set[str], str]:
+            card = (await web.get(CARD)).json()
+            return {each["id"] for each in card["skills"]}, (await web.get(ARD)).text
+
+        first, listed = await skills()
+        assert first == {"timetable", "cabins"}
+        assert "a cabin for four" in listed
+        agent.remove_skill("cabins")
+        second, listed = await skills()
+        assert second == {"timetable"}
+        assert "a cabin for four" not in listed

@@ -198,7 +198,7 @@ async def test_a_pending_cancel_beats_another_attempt(begin: Start, kind: type[B
 
 async def _head(server: RunningApp, task: str) -> Any:
     service = next(iter(server.app.endpoints.values())).service
-    head = await server.app.store.head(service._anybody, task)
+    head = await server.app.store.head(service.scopes.anybody, task)
     assert head is not None
     return head
 

@@ -233,8 +233,21 @@ async def test_what_earlier_turns_delegated_is_canceled_with_a_turn_in_work(stor
         assert await helper.states() == [CANCELED]
 
 
+async def dead(scope: Any, receive: Any, send: Any) -> None:
+    raise OSError("sent no response")
+
+
+def no_credentials(address: str) -> dict[str, Any]:
+    raise KeyError(address)
+
+
+@pytest.mark.parametrize(
+    ("connections", "reason"),
+    [(lambda address: {"app": dead}, "sent no response"), (no_credentials, repr(REMOTE))],
+    ids=["dead", "raises"],
+)
 async def test_what_could_not_be_canceled_is_logged(
-    store: Store, caplog: pytest.LogCaptureFixture
+    store: Store, caplog: pytest.LogCaptureFixture, connections: Any, reason: str
 ) -> None:
     helper = Helper()
     harness = WorkerHarness(delegate, store=store)
@@ -242,14 +255,11 @@ async def test_what_could_not_be_canceled_is_logged(
     async with helper.app:
         task = await waiting(harness)
         (remote,) = await turn_delegated(harness, task)
-
-        async def broken(scope: Any, receive: Any, send: Any) -> None:
-            raise OSError("the line is dead")
-
-        harness.agent.connections = lambda address: {"app": broken}
+        harness.agent.connections = connections
         async with harness.working():
             assert (await cancel(harness, task)).status.state is CANCELED
-        assert f"not task {remote.id} at {REMOTE}, which it began" in caplog.text
+        told = [line for line in caplog.messages if f"not task {remote.id} at {REMOTE}" in line]
+        assert len(told) == 1 and reason in told[0].partition("which it began")[2]
         assert await helper.states() == [TaskState.SUBMITTED]
 
 

@@ -139,7 +139,7 @@ async def test_a_head_holds_up_no_claim(
         pytest.skip("this database refuses it")
     before = dict(await shelter_columns(shelter, "bad"))
     await shelter.sql(f"UPDATE task SET {HEADS[what]} WHERE id = 'bad'")
-    for module in ("sqlite.transaction", "postgres"):
+    for module in ("sqlite.transaction", "postgres.claims"):
         monkeypatch.setattr(f"dragoman.stores.{module}.PAUSE", SOON)
     store = await shelter.open()
     await accept(store, "good")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -16,8 +18,10 @@ from dragoman import Agent, App, Task, TaskState, Turn
 from dragoman.agent import durable
 from dragoman.agent.step_results import StepFailed, StepUncertain
 from dragoman.client import Client
+from dragoman.model import clock
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Private
+from dragoman.model.lineage import LINEAGE
 from dragoman.security.encryption import Encryption, key
 from dragoman.server.maintenance import ATTEMPTS
 from dragoman.stores.postgres import PostgresStore
@@ -320,6 +324,42 @@ async def test_the_whole_has_a_deadline(store: Store) -> None:
     assert "did not finish" in found.status.message.text  # type: ignore[union-attr]
 
 
+async def test_a_stretch_is_no_longer_than_the_whole(store: Store) -> None:
+    async def handler(turn: Turn) -> None:
+        await asyncio.sleep(60)
+
+    lives = Lives(handler, store, timeout=0.05)
+    task = (await lives.send()).head.id
+    async with lives.working():
+        found = await lives.ended(task)
+    assert found.status.state is TaskState.FAILED
+    assert "within 0.05 seconds" in found.status.message.text  # type: ignore[union-attr]
+
+
+async def test_the_deadline_of_the_whole_is_told_to_others(store: Store) -> None:
+    told: list[float] = []
+
+    def tell(turn: Turn) -> None:
+        delegation = turn.connect("http://127.0.0.1:9")._sends.delegation
+        assert delegation is not None
+        told.append(clock.seconds(delegation.metadata()[LINEAGE]["deadline"]) - time.time())
+
+    async def handler(turn: Turn) -> None:
+        tell(turn)
+        await turn.sleep(0.02)
+        tell(turn)
+
+    lives = Lives(handler, store, timeout=86400.0)
+    assert lives.settings.turn_timeout < 7200
+    task = (await lives.send()).head.id
+    await lives.life()
+    await lives.recover()
+    await lives.life()
+    assert (await lives.task(task)).status.state is C
+    assert all(86000 < seconds < 86401 for seconds in told) and len(told) == 3
+    assert abs(told[2] - told[1]) < 60
+
+
 async def test_a_step_that_fails_for_good_fails_again(store: Store) -> None:
     async def broken() -> None:
         lives.done["broken"] += 1
@@ -343,6 +383,58 @@ async def test_a_step_that_fails_for_good_fails_again(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("delays")
+async def test_what_no_step_can_have_is_refused(store: Store) -> None:
+    """The log must stay readable, whatever an author gives."""
+    refused: list[str] = []
+
+    async def fails(turn: Turn, *args: Any, **options: Any) -> None:
+        try:
+            await turn.step(*args, **options)
+        except (TypeError, ValueError, StepFailed) as error:
+            refused.append(str(error))
+
+    def words() -> int:
+        lives.done["words"] += 1
+        return "many"  # type: ignore[return-value]
+
+    async def handler(turn: Turn) -> str:
+        for name in (5, None, b"name", "\ud800"):
+            await fails(turn, name, words)
+        await fails(turn, "a", words, retries=-1)
+        for timeout in (0, -1.0, math.nan):
+            await fails(turn, "a", words, timeout=timeout)
+        for seconds in (math.nan, math.inf):
+            with pytest.raises(ValueError, match="finite"):
+                await turn.sleep(seconds)
+            with pytest.raises(ValueError, match="finite"):
+                await turn.receive(seconds)
+        await fails(turn, "typed", words, retries=3)
+        odd = "\x00\n" + "n" * 5000
+        assert await turn.step(odd, lives.effect, "odd") == "did odd"
+        await turn.sleep(0.02)
+        return "done"
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    first, refused[:] = list(refused), []
+    await lives.recover()
+    await lives.life()
+    assert (await lives.task(task)).status.state is C
+    assert refused == first and len(first) == 9
+    assert "the result is not of the type int: Expected `int`, got `str`" in first[-1]
+    assert lives.done == {"words": 1, "odd": 1}
+
+
+@pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf])
+def test_a_time_limit_that_is_none_is_refused(timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout must be"):
+        Agent("Test", description="For tests.").skill(durable=True, timeout=timeout)(_nothing)
+
+
+async def _nothing(turn: Turn) -> None: ...
+
+
 async def test_a_step_with_once_is_never_done_twice(store: Store) -> None:
     async def handler(turn: Turn) -> str:
         try:
@@ -438,6 +530,9 @@ async def test_what_is_the_same_on_replay(store: Store) -> None:
     assert seen[0] == seen[1]
     assert seen[0][1] != seen[0][2]
     assert seen[0][4:] == ("7", f"{task}:1:key:0")
+    await lives.send()
+    await lives.life()
+    assert not {*seen[0][1:4]} & {*seen[2][1:4]}, "each turn has its own"
 
 
 async def test_a_saved_value_is_there_in_later_turns(store: Store) -> None:

@@ -261,7 +261,7 @@ async def test_a_claim_reads_the_same_whatever_waits_in_postgresql(queue: Postgr
     async with queue._pool.connection() as db:
         seen: list[tuple[str, tuple[object, ...]]] = []
         with db.query_logger(lambda record: seen.append((record.query, record.args))):
-            await queue._others.claim(_Of(db), "agent", 4, "w", LONG, {("tenant", "ann")})
+            await queue._claims.others.claim(_Of(db), "agent", 4, "w", LONG, {("tenant", "ann")})
         await db.execute("ANALYZE task")
         for sql, values in [*seen, (CLAIM, ("agent", 4, "w", LONG))]:
             assert await buffers(db, sql, values) < 120, sql

@@ -162,7 +162,7 @@ async def rows(store: Store) -> int:
         return len(store._reserved)
     count = "SELECT count(*) FROM reservation"
     if isinstance(store, SqliteStore):
-        return int(store._view.db.execute(count).fetchone()[0])
+        return int(store._readers.view.db.execute(count).fetchone()[0])
     if isinstance(store, PostgresStore):
         return int((await store._pool.fetch(count))[0][0])
     pytest.skip("another store shows no rows")

@@ -186,7 +186,7 @@ async def test_in_a_file_a_long_name_of_a_receipt_is_kept_as_its_digest(tmp_path
     assert (await accept(store, "a", receipt=Receipt(name, b"x"))).fresh
     again = await accept(store, "b", receipt=Receipt(name, b"x"))
     assert (again.fresh, again.head.id) == (False, "a")
-    ((kept,),) = store._view.db.execute("SELECT name FROM receipt").fetchall()
+    ((kept,),) = store._readers.view.db.execute("SELECT name FROM receipt").fetchall()
     assert kept.startswith("sha256:") and len(kept) < 100
     await store.close()
 

@@ -44,7 +44,7 @@ OTHERS: Mapping[str, Sequence[str]] = {
     "microsoft": ("agent-framework-core==1.23.0", *SERVING),
     "smolagents": ("smolagents==1.26.0", *SERVING),
     "crewai": ("crewai==1.15.30", "crewai-files==1.15.30", *SERVING),
-    "fastmcp": ("fastmcp[tasks]==4.1.6",),
+    "fastmcp": ("fastmcp[tasks]==4.1.2",),
     "executors-adk": ("google-adk[a2a]==2.13.0", "a2a-sdk[http-server]==1.3.0", *SERVING),
     "executors-microsoft": (
         *("agent-framework-core==1.23.0", "agent-framework-a2a==1.0.0b261022"),

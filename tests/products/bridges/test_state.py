@@ -19,7 +19,7 @@ from dragoman import App, Caller, Message, Part, Request, Role, Task, TaskState
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Outcome, Question, Run
 from dragoman.bridges.merged_states import merged
-from dragoman.bridges.state import LIMIT, Files, change, changed, merged_packed
+from dragoman.bridges.saved_state import LIMIT, Files, change, changed, merged_packed
 from dragoman.bridges.steps import long_step
 from dragoman.client import Client
 from dragoman.testing import local_client

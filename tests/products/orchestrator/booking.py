@@ -16,7 +16,7 @@ from dragoman.registry import Registry
 from tests.faults.crash import durable_agent  # noqa: F401 - it watches the store, if told so
 
 BOOKED, REGISTRY, CAR, MODEL = "TEST_BOOKED", "TEST_REGISTRY", "TEST_CAR", "TEST_MODEL"
-PAUSE = "TEST_PAUSE"
+PAUSE, REPEATABLE = "TEST_PAUSE", "TEST_REPEATABLE"
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 DATES = "2026-08-10 to 2026-08-15"
 
@@ -78,7 +78,10 @@ def desk() -> Orchestrator:
     team += [os.environ[CAR]] if os.environ.get(CAR) else []
     url = os.environ.get(MODEL)
     way: dict[str, Any] = {"model": ChatModel(url, "m")} if url else {"plan": plan}
-    return Orchestrator("Travel Desk", agents=[*team, letters], **way)
+    again = os.environ.get(REPEATABLE, "")
+    return Orchestrator(
+        "Travel Desk", agents=[*team, letters], repeatable=lambda step: step.name == again, **way
+    )
 
 
 if REGISTRY in os.environ:

@@ -221,3 +221,13 @@ def system(request: Request) -> str:
 def said(requests: Sequence[Request]) -> str:
     """Everything that the model was ever told."""
     return "\n".join(str(request.body) for request in requests)
+
+
+def moved(*addresses: str) -> Any:
+    """A card that names these addresses."""
+
+    def twist(card: dict[str, Any]) -> None:
+        first = card["supportedInterfaces"][0]
+        card["supportedInterfaces"] = [{**first, "url": url} for url in addresses]
+
+    return twist

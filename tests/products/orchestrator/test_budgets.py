@@ -56,6 +56,19 @@ async def test_calls(flight: Worker) -> None:
     assert texts(result) == {"a": "did A", "b": "did B"}
 
 
+async def test_calls_side_by_side(flight: Worker) -> None:
+    """As many steps begin as the budget has calls for."""
+
+    def plan(turn: Turn, members: Any) -> list[Step]:
+        return [Step(name, "flight", input=name.upper()) for name in ("a", "b", "c")]
+
+    async with office(planning([flight], plan, budget=Budget(calls=2))) as client:
+        result = await client.send("go")
+    assert sorted(flight.heard) == ["A", "B"]
+    assert sources(result) == {"a": "done", "b": "done", "c": "skipped"}
+    assert "Stopped: the budget of 2 calls of agents is used up" in said(result)
+
+
 async def test_just_enough_calls_are_enough(flight: Worker) -> None:
     async with office(planning([flight], three, budget=Budget(calls=3))) as client:
         result = await client.send("go")

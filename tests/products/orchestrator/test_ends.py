@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import App, TaskState
+from dragoman import App, TaskState, Turn
 from dragoman.client import Client
 from dragoman.orchestrator import Orchestrator, Step
 from dragoman.security import ApiKey
@@ -100,8 +100,8 @@ async def test_an_agent_that_is_down_is_canceled_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cancel is durable: it goes on over a restart of the orchestrator."""
-    monkeypatch.setattr("dragoman.orchestrator.canceler.FIRST_PAUSE", 0.2)
-    monkeypatch.setattr("dragoman.orchestrator.canceler.LIMIT", 1.0)
+    monkeypatch.setattr("dragoman.orchestrator.cancel_remote_tasks.FIRST_PAUSE", 0.2)
+    monkeypatch.setattr("dragoman.orchestrator.cancel_remote_tasks.LIMIT", 1.0)
     flight = Worker("Flight")
     store = f"sqlite:///{tmp_path / 'tasks.db'}"
     down = asyncio.Event()
@@ -133,6 +133,26 @@ async def test_an_agent_that_is_down_is_canceled_when_it_is_back(
         flight.app = app
         async with office(travel(), store=store):
             await flight.canceled.wait()
+
+
+async def test_the_tasks_of_a_context_run_one_after_the_other(flight: Worker) -> None:
+    """They share the remote conversations."""
+
+    def plan(turn: Turn, members: Any) -> list[Step]:
+        return [Step("out", "flight", input=turn.text)]
+
+    async with office(planning([flight], plan)) as client:
+        first = await begun(client, "gate", context="one")
+        await flight.reached.wait()
+        second = await begun(client, "B", context="one")
+        await client.send("C", context="other")
+        assert flight.heard == ["gate", "C"]
+        flight.gate.set()
+        for task in (first, second):
+            assert (await client.task(task).wait()).status.state is TaskState.COMPLETED
+    assert flight.heard == ["gate", "C", "B"]
+    one, other, again = flight.contexts
+    assert one == again != other
 
 
 async def test_a_task_of_one_context_continues_the_remote_context(flight: Worker) -> None:

@@ -112,6 +112,28 @@ async def test_a_large_result_is_fetched_again_and_not_copied(
     assert {"big": "x" * 100_000, "code": "L1"} in hotel.heard
 
 
+async def test_a_large_result_of_an_agent_that_may_not_be_used_any_more(
+    flight: Worker, hotel: Worker
+) -> None:
+    """It is asked for nothing, not even for what it has made before."""
+    allowed = {"flight", "hotel"}
+
+    def plan(turn: Turn, members: Any, plan: Plan) -> list[Step]:
+        if not plan.steps:
+            return [Step("big", "flight", input="large")]
+        allowed.discard("flight")
+        return [] if len(plan.steps) > 1 else [Step("code", "hotel", input=Ref("big", "code"))]
+
+    def may(caller: Any, member: Any) -> bool:
+        return member.name in allowed
+
+    async with office(planning([flight, hotel], plan, eligible=may)) as client:
+        result = await client.send("go")
+    assert sources(result) == {"big": "done", "code": "failed"}
+    assert "the result of 'big' is not available any more" in said(result)
+    assert hotel.heard == []
+
+
 async def test_files_go_from_step_to_step(flight: Worker) -> None:
     files: list[Any] = []
     printer = Worker("Printer")

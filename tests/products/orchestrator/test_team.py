@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman import Agent, App, Settings, Turn
+from dragoman import Agent, App, Caller, Settings, Turn
 from dragoman.client import Client, fetch_card
 from dragoman.client.transport import HTTPTransport
 from dragoman.model.types import SecurityRequirement, StringList
-from dragoman.orchestrator import Orchestrator, Step, team
+from dragoman.orchestrator import Orchestrator, Step, Team, agent_team
 from dragoman.registry import Registry
 from tests.client.authorization_server import presiding
 from tests.client.fake_user import robot
 from tests.client.protected_agent import guarded
 from tests.harness.server import serving
-from tests.products.orchestrator.office import Worker, office, said, sources, texts
+from tests.products.orchestrator.office import Worker, eventually, office, said, sources, texts
 from tests.products.registry.parts import registry
 
 
@@ -57,7 +57,7 @@ async def town() -> AsyncIterator[Town]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cards are fetched again for each task."""
-    monkeypatch.setattr(team, "AGE", 0.0)
+    monkeypatch.setattr(agent_team, "AGE", 0.0)
 
 
 async def card_of(url: str) -> tuple[Any, bytes]:
@@ -146,6 +146,43 @@ async def test_absent_members_are_left_out_until_they_come(town: Town, unhurried
         assert list(desk.team.absent) == [nowhere]
         await town.open(Worker("Late"), port)
         assert sources(await caller.send("go")) == {"late": "done", "here": "done"}
+
+
+async def test_absent_members_are_asked_again_soon(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only when all cards are fetched again. The others do not wait for it."""
+    monkeypatch.setattr("dragoman.orchestrator.agent_team.ABSENT", 0.0)
+    async with serving(Worker("Nobody")) as nowhere:
+        port = int(nowhere.rpartition(":")[2])
+    here = await town.open(Worker("Here"))
+    async with office(Orchestrator("Desk", agents=[nowhere, here], plan=everybody)) as caller:
+        assert sources(await caller.send("go")) == {"here": "done"}
+        await town.open(Worker("Late"), port)
+
+        async def came() -> bool:
+            return sources(await caller.send("go")) == {"late": "done", "here": "done"}
+
+        await eventually(came)
+
+
+async def test_an_agent_that_is_away_is_waited_for_while_cards_are_fetched(
+    town: Town, unhurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refresh that has not ended says nothing about it."""
+    monkeypatch.setattr(agent_team, "OVERDUE", 0.01)
+    monkeypatch.setattr(agent_team, "FIRST_PAUSE", 0.05)
+    async with serving(Worker("Nobody")) as nowhere:
+        port = int(nowhere.rpartition(":")[2])
+    agents = Team([nowhere, await town.open(Worker("Here"))])
+    assert [*await agents.members(Caller())] == ["here"]
+    looking = asyncio.create_task(agents.member(Caller(), f"{nowhere}/"))
+    done, _ = await asyncio.wait([looking], timeout=0.1)
+    assert not done
+    await town.open(Worker("Late"), port)
+    found = await looking
+    assert found is not None and found.name == "late"
+    await agents.close()
 
 
 def clerk(skill: str) -> App:
@@ -275,7 +312,7 @@ async def test_callers_do_not_see_the_tasks_inside() -> None:
 async def test_an_agent_that_hangs_does_not_hold_up_the_others(
     town: Town, unhurried: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(team, "OVERDUE", 0.05)
+    monkeypatch.setattr(agent_team, "OVERDUE", 0.05)
     gate = asyncio.Event()
     gate.set()
     quick = Worker("Quick")
@@ -302,7 +339,7 @@ async def test_a_restart_while_somebody_is_away(
     tmp_path: Path, away: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan that is under way waits for an agent, or for the registry that knows it."""
-    monkeypatch.setattr(team, "FIRST_PAUSE", 0.1)
+    monkeypatch.setattr(agent_team, "FIRST_PAUSE", 0.1)
     flight = Worker("Flight")
     settings = {"drain_timeout": 0.0, "poll": 0.02, "store": f"sqlite:///{tmp_path / 'tasks.db'}"}
     async with asyncio.timeout(30), AsyncExitStack() as registries, AsyncExitStack() as agents:

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import Part, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent, Turn
 from dragoman.client import Result
-from dragoman.orchestrator import Budget, team
+from dragoman.orchestrator import Budget, agent_team
 from tests.products.orchestrator.chat_server import Call, Request, call, say
 from tests.products.orchestrator.desk import (
     Peer,
@@ -247,6 +247,25 @@ async def test_a_model_divides_one_answer_to_several_questions() -> None:
     assert "Which day?" in division.last and "on Friday please" in division.last
 
 
+async def test_a_part_of_an_answer_goes_to_one_agent_only() -> None:
+    flights = Peer("Flights", asking("Which day?"))
+    hotels = Peer("Hotels", asking("Which day?"))
+    script = [
+        say(None, send_message("flights", "LIS"), send_message("hotels", "LIS")),
+        say('{"flights-1.1": "on Friday", "hotels-1.2": "on Friday"}'),
+        "Done.",
+    ]
+    async with desk(script, flights, hotels) as office:
+        asked = await office.send("a trip")
+        assert asked.task is not None
+        again = await office.send("the flight on Friday", task=asked.task.id)
+        assert again.state is TaskState.INPUT_REQUIRED and "flights-1.1" not in again.text
+        result = await office.send("on Monday", task=asked.task.id)
+    assert result.state is TaskState.COMPLETED
+    assert flights.heard == ["LIS", "on Friday"]
+    assert hotels.heard == ["LIS", "on Monday"]
+
+
 async def test_what_a_model_cannot_divide_is_asked_again() -> None:
     flights = Peer("Flights", asking("Which day?"))
     hotels = Peer("Hotels", asking("How many nights?"))
@@ -337,7 +356,7 @@ async def test_a_result_that_is_a_file_is_named() -> None:
 
 
 async def test_without_agents_the_model_gets_no_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(team, "ATTEMPTS", 1)
+    monkeypatch.setattr(agent_team, "ATTEMPTS", 1)
     async with desk(["There is nobody."], "http://127.0.0.1:9") as office:
         result = await office.send("a trip")
     assert office.prompts[0].tools == []

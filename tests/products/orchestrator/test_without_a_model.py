@@ -158,9 +158,23 @@ async def test_a_skill_of_an_agent_that_is_not_eligible() -> None:
         "Desk", agents=[flight, train], eligible=lambda caller, member: member.name != "flight"
     )
     async with office(desk) as client:
-        result = await client.send("book_flight LIS to FCO")
-        assert result_of(result) == "train: book_flight LIS to FCO", "the only one that is left"
-        assert sources(result) == {"timetable": "done"}
+        asked = await client.send("book_flight LIS to FCO")
+        assert said(asked).splitlines() == [
+            "No skill fits this. Which one do you mean? Answer with its name.",
+            "- train/timetable: Tells when trains leave.",
+        ], "the only one that is left is not meant"
+        assert result_of(await answered(client, asked, "timetable")).startswith("train: book_")
+
+
+async def test_the_only_skill_of_the_team() -> None:
+    """It is meant by everything, unless somebody is absent who could be meant."""
+    async with office(Orchestrator("Desk", agents=[train])) as client:
+        assert result_of(await client.send("xyzzy")) == "train: xyzzy"
+    away = "http://127.0.0.1:1"
+    async with office(Orchestrator("Desk", agents=[train, away])) as client:
+        asked = await client.send("xyzzy")
+        assert said(asked).startswith("No skill fits this")
+        assert result_of(await client.send("When do trains leave?")).startswith("train: When")
 
 
 async def test_nobody_is_there() -> None:

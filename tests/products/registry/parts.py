@@ -9,11 +9,11 @@ from typing import Any
 
 from dragoman import Agent, AgentCard, App, Caller, Turn
 from dragoman.client import read_card
-from dragoman.registry import RegistryApp
+from dragoman.registry import Registry, RegistryApp
 from dragoman.registry.entries import CardVersion
 from dragoman.security import Token
 from dragoman.security.card_keys import CardKey
-from tests.harness.server import serving
+from tests.harness.server import served, serving
 
 OPERATOR = Caller(identity="olga", scopes=frozenset({"registry:write"}))
 ANNOUNCER = Caller(identity="agents", scopes=frozenset({"registry:announce"}))
@@ -40,12 +40,15 @@ class Desk:
         description: str = "Books flights.",
         tags: Sequence[str] = ("travel",),
         version: str = "1.0",
+        modes: Sequence[str] = ("text/plain",),
         **options: Any,
     ) -> AsyncIterator[str]:
         """An agent with this card, signed by these keys."""
         agent = Agent(name, description=description, version=version)
 
-        @agent.skill(tags=list(tags), examples=["Book me a flight to Lisbon"])
+        @agent.skill(
+            tags=list(tags), examples=["Book me a flight to Lisbon"], input_modes=list(modes)
+        )
         async def book_flight(turn: Turn) -> str:
             """Book a flight to a city."""
             return f"{name}: {turn.text}"
@@ -83,3 +86,15 @@ def registry(folder: Path, **options: Any) -> App:
     own = {name: options.pop(name) for name in names if name in options}
     app = RegistryApp(f"sqlite:///{folder}/agents.db", **own)
     return App(mounts={"/": app}, **options)
+
+
+@asynccontextmanager
+async def opened(folder: Path, **options: Any) -> AsyncIterator[Registry]:
+    """A registry on this machine, without authentication."""
+    async with served(registry(folder, **options)) as server, Registry(server.url) as client:
+        yield client
+
+
+async def states(client: Registry) -> dict[str, str]:
+    """The states of all entries, by URN."""
+    return {entry.urn: entry.state for entry in await client.entries()}

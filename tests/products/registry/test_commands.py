@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 import json
 import os
 import signal
@@ -16,9 +17,13 @@ from typing import Any
 
 import pytest
 
+from dragoman import Agent, App
 from dragoman.cli import main
 from dragoman.client import StaticToken
+from dragoman.model.errors import Unavailable
 from dragoman.registry import Registry
+from dragoman.registry.database import Database
+from dragoman.registry.operations import Operations
 from tests.harness.server import served
 from tests.products.registry.parts import TOKENS, Desk, registry
 
@@ -112,7 +117,19 @@ async def test_on_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no usable card" in capsys.readouterr().err
     assert await typed("show", "desk") == 0
     out = capsys.readouterr().out
-    assert "card      not since" in out and "approve: state, approved" in out and "\x1b" not in out
+    assert "card      not since" in out and "\x1b" not in out
+    history = [
+        line.partition("(command line)  ")[2] for line in out.splitlines() if "line)  " in line
+    ]
+    assert history == [
+        "approve: state changed -> approved; approved with other description; "
+        "candidate card 1.0 -> nothing",
+        "refresh: state approved -> changed; candidate card 1.0",
+        "approve: state pending -> approved; alias desk; approved card 1.0; "
+        "candidate card 1.0 -> nothing",
+        f"add: url {url}; state pending; candidate card 1.0; source operator; named_by "
+        f'{getpass.getuser()} (command line); queries ["Fly me to Rome"]',
+    ]
     assert await typed("export") == 0
     (entry,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert entry["urn"] == urn and entry["state"] == "approved"
@@ -178,6 +195,27 @@ async def test_other_files_are_left_alone(here: Path, capsys: pytest.CaptureFixt
     assert await typed("list") == 1
     assert "not one of a registry" in capsys.readouterr().err
     assert (here / "agents.db").read_bytes() == before
+
+
+async def test_stores_of_tasks_and_registries_are_told_apart(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither uses a file of the other, nor writes to it."""
+    agent = Agent("Agents", description="Does things.")
+    agent.handler(lambda turn: "done")
+    async with Operations(Database("sqlite:///agents.db")):
+        pass
+    before = (here / "agents.db").read_bytes()
+    with pytest.raises(Unavailable, match="another application"):
+        async with App(agent, store="sqlite:///agents.db"):
+            pass
+    assert (here / "agents.db").read_bytes() == before
+    async with App(agent, store="sqlite:///tasks.db"):
+        pass
+    before = (here / "tasks.db").read_bytes()
+    assert await typed("list", "--store", "sqlite:///tasks.db") == 1
+    assert "not one of a registry" in capsys.readouterr().err
+    assert (here / "tasks.db").read_bytes() == before
 
 
 async def test_serve_and_announce(here: Path) -> None:

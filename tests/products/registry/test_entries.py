@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from dragoman import Caller
 from dragoman.registry import Entry, RegistryError
-from dragoman.registry.differences import differences
+from dragoman.registry.card_differences import differences
 from dragoman.registry.entries import (
     Audience,
     CardVersion,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -11,43 +10,25 @@ from typing import Any
 
 import httpx
 import pytest
-from joserfc import jwt
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from dragoman import Agent, App, Turn
 from dragoman.client import (
-    BasicAuth,
     CardChanged,
     Client,
-    CredentialsNotSent,
-    OAuth,
-    StaticToken,
     Unreachable,
 )
-from dragoman.registry import NotFound, Query, Registry, RegistryApp, RegistryError
+from dragoman.registry import NotFound, Registry, RegistryApp, RegistryError
 from dragoman.registry.database import Database
-from dragoman.registry.entries import Audience
-from dragoman.registry.fetch import Fetcher, FetchFailed
+from dragoman.registry.fetch_card import Fetcher, FetchFailed
 from dragoman.registry.operations import Operations
-from dragoman.security import Basic, Bearer, Token
 from dragoman.security.card_keys import CardKey
 from tests.harness.server import served, serving
-from tests.products.registry.parts import READER, TOKENS, Desk, registry
+from tests.products.registry.parts import Desk, opened, states
 
 OLD, NEW, EVIL = CardKey.generate("ES256"), CardKey.generate("EdDSA"), CardKey.generate("ES256")
-
-
-@asynccontextmanager
-async def opened(folder: Path, **options: Any) -> AsyncIterator[Registry]:
-    """A registry on this machine, without authentication."""
-    async with served(registry(folder, **options)) as server, Registry(server.url) as client:
-        yield client
-
-
-async def states(client: Registry) -> dict[str, str]:
-    return {entry.urn: entry.state for entry in await client.entries()}
 
 
 async def answer(target: Any, **options: Any) -> str:
@@ -261,271 +242,6 @@ async def test_cards_are_refreshed_by_themselves(tmp_path: Path) -> None:
         assert (change.who, change.what) == ("refresh", "refresh")
 
 
-# -- who may do what
-
-
-async def test_scopes(tmp_path: Path) -> None:
-    desk = Desk()
-    async with served(registry(tmp_path, auth=[TOKENS])) as server, desk.shows() as url:
-
-        def caller(token: str) -> Registry:
-            return Registry(server.url, auth=StaticToken(token))
-
-        async with (
-            Registry(server.url) as nobody,
-            caller("reader") as reader,
-            caller("operator") as operator,
-        ):
-            with pytest.raises(RegistryError, match="needs credentials"):
-                await nobody.search("flight")
-            with pytest.raises(RegistryError, match="'rita' may not do this; it needs"):
-                await reader.add(url)
-            with pytest.raises(RegistryError, match="registry:announce or registry:write"):
-                await reader.announce(url)
-            await operator.add(url, approve=True, alias="desk")
-            assert (await reader.get("desk")).card.name == "Flight Desk"
-            for call in (
-                reader.approve("desk"),
-                reader.reject("desk"),
-                reader.remove("desk"),
-                reader.refresh("desk"),
-                reader.details("desk"),
-                reader.changes("desk"),
-                reader.changes(),
-                reader.entries(),
-            ):
-                with pytest.raises(RegistryError, match="may not do this"):
-                    await call
-            assert [each.who for each in await operator.changes()] == ["olga"]
-
-
-async def test_private_entries_are_neither_seen_nor_counted(tmp_path: Path) -> None:
-    open_desk, secret = Desk(), Desk()
-    async with (
-        served(registry(tmp_path, auth=[TOKENS])) as server,
-        open_desk.shows(name="Open Flight Desk") as one,
-        secret.shows(name="Secret Flight Desk") as two,
-    ):
-        clients = {
-            name: Registry(server.url, auth=StaticToken(name))
-            for name in ("operator", "reader", "tom", "announcer")
-        }
-        await clients["operator"].add(one, approve=True, alias="open")
-        audience = Audience(scopes=("travel",), identities=("agents",))
-        await clients["operator"].add(two, approve=True, alias="secret", audience=audience)
-        for name, sees in (("reader", 1), ("tom", 2), ("announcer", 2), ("operator", 2)):
-            client = clients[name]
-            for found in (
-                await client.search("flight"),
-                await client.search(tags=["travel"]),
-                await client.search(limit=1),
-            ):
-                assert found.total == sees, name
-                assert bool(found.next) is (sees > 1 and len(found.hits) == 1)
-            names = {hit.entry.alias for hit in await client.search()}
-            assert all(hit.entry.audience.everyone for hit in await client.search())
-            assert not any(hit.entry.named_by for hit in await client.search())
-            assert ("secret" in names) is (sees == 2)
-            if sees == 1:
-                with pytest.raises(NotFound) as hidden:
-                    await client.get("secret")
-                with pytest.raises(NotFound) as missing:
-                    await client.get("nobody")
-                assert str(hidden.value).replace("secret", "nobody") == str(missing.value)
-            else:
-                assert (await client.get("secret")).audience.everyone
-        async with Database(f"sqlite:///{tmp_path}/agents.db") as database:
-            for kind, counted in (("tag", [("travel", 1)]), ("publisher", [("127.0.0.1", 1)])):
-                found = await database.run(Database.facets, Query(), kind, 9, READER)  # type: ignore[arg-type]
-                assert found == counted
-        for client in clients.values():
-            await client.close()
-
-
-async def test_operators_by_name(tmp_path: Path) -> None:
-    """Where tokens have no scopes. The same name in another realm is somebody else."""
-    tokens = [Token({"ann": "a", "bob": "b"}, realm=""), Basic({"ann": "secret"}, realm="guests")]
-    desk = Desk()
-    app = registry(tmp_path, auth=tokens, operators=["ann"])
-    async with served(app) as server, desk.shows() as url:
-        audience = Audience(identities=("bob",))
-        for auth in (StaticToken("b"), BasicAuth("ann", "secret")):
-            async with Registry(server.url, auth=auth) as other:
-                with pytest.raises(RegistryError, match="may not do this"):
-                    await other.add(url)
-        async with Registry(server.url, auth=StaticToken("a")) as ann:
-            await ann.add(url, approve=True, audience=audience)
-            assert [each.who for each in await ann.changes()] == ["ann"]
-        async with Registry(server.url, auth=BasicAuth("ann", "secret")) as other:
-            assert not (await other.search()).total
-        async with Registry(server.url, auth=StaticToken("b")) as bob:
-            assert (await bob.search()).total == 1
-
-
-async def test_tokens_of_an_issuer(tmp_path: Path) -> None:
-    """The client gets its token where the registry says, and another one when it is refused."""
-    key = CardKey.generate("ES256")
-    issuer = Issuer(key)
-    async with serving(issuer.app) as where:
-        issuer.url = where
-        scheme = Bearer(issuer=where, audience="registry", jwks={"keys": [key.jwk()]})
-        desk = Desk()
-        async with served(registry(tmp_path, auth=[scheme])) as server, desk.shows() as url:
-            auth = OAuth("desk", "secret", issuer=where, resource="registry:")
-            async with Registry(server.url, auth=auth) as client:
-                issuer.audience = "another"
-                with pytest.raises(RegistryError, match="needs credentials"):
-                    await client.search()
-                assert issuer.given == 2
-                issuer.audience = "registry"
-                await client.add(url, approve=True, alias="desk")
-                await client.search()
-                assert issuer.given == 3
-                assert [each.who for each in await client.changes()] == ["desk"]
-
-
-class Issuer:
-    """Gives tokens for the client `desk`."""
-
-    url, audience, given = "", "registry", 0
-
-    def __init__(self, key: CardKey) -> None:
-        self._key = key
-        self.app = Starlette(
-            routes=[
-                Route("/.well-known/openid-configuration", self.about),
-                Route("/token", self.token, methods=["POST"]),
-            ]
-        )
-
-    async def about(self, _: Any) -> JSONResponse:
-        return JSONResponse({"issuer": self.url, "token_endpoint": f"{self.url}/token"})
-
-    async def token(self, _: Any) -> JSONResponse:
-        self.given += 1
-        claims = {
-            "iss": self.url,
-            "aud": self.audience,
-            "sub": "desk",
-            "scope": "registry:write",
-            "exp": int(time.time()) + 600,
-            "jti": str(self.given),
-        }
-        header = {"alg": "ES256", "kid": self._key.kid}
-        token = jwt.encode(header, claims, self._key.made)
-        return JSONResponse({"access_token": token, "token_type": "Bearer", "expires_in": 600})
-
-
-async def test_without_authentication_on_other_addresses(tmp_path: Path) -> None:
-    """A proxy on this machine is how other addresses reach a server here."""
-    desk = Desk()
-    async with served(registry(tmp_path)) as server, desk.shows() as url:
-        through = Registry(server.url, headers={"x-forwarded-for": "203.0.113.9"})
-        with pytest.raises(RegistryError, match=r"configure callers with \[\[auth\]\]; or let"):
-            await through.add(url)
-        assert (await through.search()).total == 0
-        await through.close()
-
-
-def test_credentials_need_tls() -> None:
-    with pytest.raises(CredentialsNotSent, match="plain HTTP"):
-        Registry("http://agents.example", auth=StaticToken("x"))
-    Registry("https://agents.example", auth=StaticToken("x"))
-
-
-# -- announcements
-
-
-async def test_announcements_wait(tmp_path: Path) -> None:
-    desk = Desk()
-    options = {"allow": ["127.0.0.1"], "auth": [TOKENS]}
-    async with served(registry(tmp_path, **options)) as server, desk.shows() as url:
-        announcer = Registry(server.url, auth=StaticToken("announcer"))
-        operator = Registry(server.url, auth=StaticToken("operator"))
-        urn, state = await announcer.announce(url, ["Fly me to Rome"])
-        assert state == "pending" and not (await announcer.search()).total
-        entry = (await operator.details(urn)).entry
-        assert (entry.source, entry.named_by) == ("announced", "agents")
-        await operator.remove(urn)
-        assert (await announcer.announce(url)) == (urn, "removed")  # it stays so
-        assert (await operator.add(url)).entry.state == "pending"
-        await operator.reject(urn)
-        assert (await announcer.announce(url)) == (urn, "rejected")
-        with pytest.raises(RegistryError, match="was rejected; add"):
-            await operator.refresh(urn)
-        await announcer.close()
-        await operator.close()
-
-
-async def test_announcements_that_lead_to_private_addresses(tmp_path: Path) -> None:
-    desk = Desk()
-    async with opened(tmp_path) as client, desk.shows() as url:
-        for where in (url, f"http://localhost:{desk.port}", "https://10.0.0.7", "http://[::1]:1"):
-            with pytest.raises(RegistryError, match="must not be used"):
-                await client.announce(where)
-        assert not await states(client)
-
-
-async def test_a_public_card_that_names_private_addresses(tmp_path: Path) -> None:
-    """The card is at an allowed address; its interfaces are not."""
-    desk = Desk()
-    async with (
-        desk.shows(url="http://127.0.0.2:9") as url,
-        opened(tmp_path, allow=[f"127.0.0.1:{desk.port}"]) as client,
-    ):
-        with pytest.raises(RegistryError, match=r"its card names http://127\.0\.0\.2:9"):
-            await client.announce(url)
-        assert not await states(client)
-
-
-async def test_a_card_that_names_another_private_host(tmp_path: Path) -> None:
-    """The operator has typed one address, not what the card there says."""
-    desk = Desk()
-    async with opened(tmp_path) as client, desk.shows(url="http://10.0.0.7") as url:
-        with pytest.raises(RegistryError, match=r"its card names http://10\.0\.0\.7.*--allow"):
-            await client.add(url, approve=True)
-        assert not await states(client)
-    async with opened(tmp_path, allow=["10.0.0.7"]) as client, desk.shows(url="http://10.0.0.7"):
-        assert (await client.add(url)).entry.state == "pending"
-
-
-async def test_a_card_may_name_other_ports_of_the_typed_host(tmp_path: Path) -> None:
-    desk = Desk()
-    async with opened(tmp_path) as client, desk.shows(url="http://localhost:9") as url:
-        assert (await client.add(url)).entry.state == "pending"
-
-
-async def test_a_known_agent_whose_card_leads_inside_keeps_its_approved_card(
-    tmp_path: Path,
-) -> None:
-    desk = Desk()
-    async with opened(tmp_path, accept=["*"]) as client:
-        async with desk.shows() as url:
-            await client.add(url, approve=True, alias="desk")
-        async with desk.shows(url="http://10.0.0.7"):
-            with pytest.raises(RegistryError, match="must not be used"):
-                await client.refresh("desk")
-            entry = (await client.details("desk")).entry
-            assert (entry.state, entry.health.ok) == ("approved", False)
-            assert entry.card.supported_interfaces[0].url.startswith(url)
-
-
-async def test_squatting_names(tmp_path: Path) -> None:
-    good, bad = Desk(), Desk()
-    async with (
-        opened(tmp_path) as client,
-        good.shows(name="Flight Desk") as one,
-        bad.shows(name="Fl\N{LATIN SMALL LETTER DOTLESS I}ght Desk") as two,
-    ):
-        first = (await client.add(one, approve=True, alias="flights")).entry
-        second = await client.add(two)
-        assert second.entry.urn != first.urn  # the name gives it nothing
-        assert any(f"looks like that of {first.urn}" in each for each in second.warnings)
-        with pytest.raises(RegistryError, match="belongs to another entry"):
-            await client.approve(second.entry.urn, alias="flights")
-        assert (await client.get("flights")).url == one
-
-
 # -- many at once
 
 
@@ -604,6 +320,47 @@ async def test_wrong_requests(tmp_path: Path) -> None:
             assert said.json()["message"], path
         assert (await http.get("/registry/entries?state=odd")).status_code == 400
         assert (await http.get("/registry/changes?limit=-1")).status_code == 400
+
+
+async def test_filters_of_a_search(tmp_path: Path) -> None:
+    """Values of one filter are alternatives; all filters must match."""
+    one, two = Desk(), Desk()
+    async with (
+        opened(tmp_path) as client,
+        one.shows(modes=["image/png"]) as url,
+        two.shows(name="Hotel Desk", tags=["hotel"], version="2.0") as other,
+    ):
+        await client.add(url, approve=True, alias="one")
+        await client.add(other, approve=True, alias="two")
+
+        async def found(**filters: Any) -> list[str]:
+            return sorted(hit.entry.alias for hit in await client.search("desk", **filters))
+
+        assert await found() == ["one", "two"]
+        assert await found(modes=["image/png"]) == ["one"]
+        assert await found(modes=["IMAGE/PNG", "text/plain"]) == ["one", "two"]
+        assert await found(modes=["image/gif"]) == []
+        assert await found(tags=["hotel"]) == ["two"]
+        assert await found(tags=["hotel", "travel"]) == ["one", "two"]
+        assert await found(tags=["hotel"], versions=["1.0"]) == []
+        assert await found(skills=["book_flight"], versions=["2.0"]) == ["two"]
+        assert await found(publishers=["127.0.0.1"]) == ["one", "two"]
+        assert await found(publishers=["127.0.0.2"]) == []
+        assert await found(trust="signed") == []
+        assert await found(healthy=False) == []
+
+
+async def test_names_count_more_than_descriptions(tmp_path: Path) -> None:
+    one, two = Desk(), Desk()
+    async with (
+        opened(tmp_path) as client,
+        one.shows(name="Desk A", description="Parrots.") as described,
+        two.shows(name="Parrots", description="Desk B.") as named,
+    ):
+        await client.add(described, approve=True)
+        await client.add(named, approve=True)
+        found = await client.search("parrots")
+    assert [hit.entry.url for hit in found] == [named, described]
 
 
 async def test_words_of_the_query_language_are_words(tmp_path: Path) -> None:

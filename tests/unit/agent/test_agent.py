@@ -563,3 +563,23 @@ async def test_the_lifespan_surrounds_the_work() -> None:
     assert answer.task is not None
     assert answer.task.artifacts[0].parts[0].data == {"answer": 42}
     assert steps == ["open Test Agent", "work", "close"]
+
+
+# ---- skills that come and go -------------------------------------------------------------------
+
+
+def test_a_skill_can_be_removed_and_replaced() -> None:
+    agent = make()
+    agent.skill(id="one", input_modes=["image/png"])(echo)
+    agent.handler(echo)
+    before = agent.revision
+    agent.admit(message(Part(raw=b"", media_type="image/png")), "one")
+    agent.remove_skill("one")
+    assert agent.revision > before
+    assert not agent.card("http://agent.example").skills
+    with pytest.raises(InvalidParams, match="unknown skill 'one'"):
+        agent.route(message("x", skill="one"), "")
+    agent.skill(id="one", input_modes=["text/plain"])(echo)
+    assert agent.route(message("x", skill="one"), "")[0] == "one"
+    with pytest.raises(ContentTypeNotSupported):
+        agent.admit(message(Part(raw=b"", media_type="image/png")), "one")

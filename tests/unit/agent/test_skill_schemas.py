@@ -14,10 +14,11 @@ import pytest
 from msgspec import Meta
 from pydantic import Field
 
-from dragoman import Agent, Artifact, Message, Part, Turn
+from dragoman import Agent, Artifact, JsonSchema, Message, Part, Turn
+from dragoman.model.errors import InvalidParams
 from dragoman.model.json_schema import DIALECT
 from dragoman.model.skill_extension import SKILL_SCHEMA, FileParameter, SkillSchema, schemas
-from dragoman.testing import message
+from dragoman.testing import message, run_handler
 
 
 class Board(Enum):
@@ -331,3 +332,46 @@ def test_a_card_with_entries_that_cannot_be_read() -> None:
     odd = own.replace(params={"a": 5, "b": {"input": []}, "c": {"input": {}, "more": 1}})
     card = card.replace(capabilities=card.capabilities.replace(extensions=(*others, odd)))
     assert schemas(card) == {"c": SkillSchema(input={})}
+
+
+# ---- schemas that are known only at run time -------------------------------------------------
+
+GIVEN = {
+    "type": "object",
+    "properties": {"day": {"$ref": "#/$defs/Day"}, "seats": {"type": "integer", "minimum": 1}},
+    "required": ["day"],
+    "$defs": {"Day": {"type": "string", "enum": ["Monday"]}},
+}
+
+
+def given() -> Agent:
+    agent = Agent("Desk", description="Books.")
+
+    async def book(turn: Turn, arguments: Any) -> Any:
+        return {"said": arguments}
+
+    book.__annotations__ = {
+        "turn": Turn,
+        "arguments": Annotated[dict[str, Any], JsonSchema(GIVEN)],
+        "return": Annotated[dict[str, Any], JsonSchema({"type": "object", "title": "Said"})],
+    }
+    agent.skill(book)
+    return agent
+
+
+def test_a_given_schema_stands_on_the_card() -> None:
+    schema = given().skills["book"].schema
+    assert schema is not None
+    assert schema.input == {"$schema": DIALECT, **GIVEN}
+    assert schema.output == {"$schema": DIALECT, "type": "object", "title": "Said"}
+    assert not schema.wrapped
+
+
+async def test_data_are_checked_against_a_given_schema() -> None:
+    found = await run_handler(given(), {"day": "Monday", "seats": 2.0})
+    assert found.task is not None
+    (part,) = found.task.artifacts[0].parts
+    assert part.data == {"said": {"day": "Monday", "seats": 2}}
+    with pytest.raises(InvalidParams, match=r"seats: must be at least 1") as error:
+        await run_handler(given(), {"seats": 0})
+    assert "day: is required" in error.value.message

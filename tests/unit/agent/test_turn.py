@@ -487,7 +487,7 @@ async def test_what_a_turn_says_when_it_is_over_is_dropped(
         for late in (turn.working("on my own"), "more", turn.complete()):
             await turn.emit(late)
             await asyncio.sleep(0)
-        assert await server._task(server._scope("", Call(ANN)), task.id) == task
+        assert await server._task(server.scopes.of_call("", Call(ANN)), task.id) == task
     assert any("handler look: dropped" in record.getMessage() for record in caplog.records)
 
 

@@ -42,7 +42,7 @@ from dragoman.bridges.adk.messages import (
 from dragoman.bridges.adk.remote import ASKS, remote_agent, tools
 from dragoman.bridges.adk.steps import Log, family, is_llm, repeatable, small
 from dragoman.bridges.bridge import BridgeOptions, Outcome, Question, Run
-from dragoman.bridges.state import GONE, LIMIT, without_gone
+from dragoman.bridges.saved_state import GONE, LIMIT, without_gone
 
 __all__ = ("ADK", "remote_agent", "serve", "tools")
 

@@ -14,8 +14,8 @@ from msgspec import UNSET
 
 from dragoman import Part
 from dragoman.bridges import third_party_internals
-from dragoman.bridges.answers import files_of, value_of
 from dragoman.bridges.bridge import Answer, Question, Run, question_about
+from dragoman.bridges.text_answers import files_of, value_of
 
 CONFIRMATION, CREDENTIAL = "adk_request_confirmation", "adk_request_credential"
 """The calls by which ADK asks for an approval, and for the user's login elsewhere."""

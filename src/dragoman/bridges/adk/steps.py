@@ -23,7 +23,7 @@ from pydantic_core import to_jsonable_python
 from dragoman.bridges.adk.messages import say, send_file, to_json
 from dragoman.bridges.adk.remote import RemoteAgentTool
 from dragoman.bridges.bridge import Run
-from dragoman.bridges.state import LIMIT
+from dragoman.bridges.saved_state import LIMIT
 from dragoman.bridges.steps import long_step
 
 SMALL = LIMIT // 3

@@ -27,11 +27,11 @@ from pydantic import BaseModel
 from dragoman import Agent, UserError
 from dragoman.bridges import bridge, third_party_internals
 from dragoman.bridges.bridge import BridgeOptions, Outcome, Run
-from dragoman.bridges.crewai.calls import CALLS, Calls
-from dragoman.bridges.crewai.copies import Feedback, Log, copied
+from dragoman.bridges.crewai.agent_copies import Feedback, Log, copied
 from dragoman.bridges.crewai.flows import CrewAIFlow
+from dragoman.bridges.crewai.logged_calls import CALLS, Calls
 from dragoman.bridges.crewai.messages import data_of, message_of, result_of, said
-from dragoman.bridges.state import LIMIT
+from dragoman.bridges.saved_state import LIMIT
 
 Kind: TypeAlias = CrewAgent | Crew
 Served: TypeAlias = Kind | type[Flow[Any]] | FlowDefinition

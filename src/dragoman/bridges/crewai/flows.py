@@ -28,11 +28,11 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from dragoman import UserError
 from dragoman.bridges.bridge import Outcome, Question, Run
-from dragoman.bridges.crewai.calls import Calls
-from dragoman.bridges.crewai.copies import Feedback
+from dragoman.bridges.crewai.agent_copies import Feedback
+from dragoman.bridges.crewai.flow_providers import FlowStore, ask_clients, store_of
+from dragoman.bridges.crewai.logged_calls import Calls
 from dragoman.bridges.crewai.messages import data_of, message_of, result_of, said
-from dragoman.bridges.crewai.providers import FlowStore, ask_clients, store_of
-from dragoman.bridges.state import LIMIT
+from dragoman.bridges.saved_state import LIMIT
 
 logger = logging.getLogger("dragoman")
 FlowKind: TypeAlias = type[Flow[Any]] | FlowDefinition
@@ -122,7 +122,7 @@ class CrewAIFlow:
         def work() -> Any:
             set_provider(Feedback(calls))
             set_suppress_console_output(True)
-            add_stream_sink(lambda _, event: _tell(calls, event))
+            add_stream_sink(lambda _, event: _collect(calls, event))
             return asyncio.run(calls.stoppable(go_on()))
 
         ended = await calls.run(work, lambda event: _report(run, event))
@@ -189,10 +189,10 @@ def _text_field(fields: Sequence[str], *, chosen: bool) -> str:
     return next((each for each in TEXTS if each in fields or not fields), "")
 
 
-def _tell(calls: Calls, event: Any) -> None:
+def _collect(calls: Calls, event: Any) -> None:
     kinds = ToolUsageStartedEvent | ToolUsageFinishedEvent | MethodExecutionStartedEvent
     if isinstance(event, kinds):
-        calls.tell(event)
+        calls.report(event)
 
 
 async def _report(run: Run, event: Any) -> None:

@@ -11,8 +11,8 @@ from msgspec import UNSET
 from pydantic import BaseModel
 
 from dragoman import Part, UserError
-from dragoman.bridges.answers import words_of
 from dragoman.bridges.bridge import Answer
+from dragoman.bridges.text_answers import words_of
 
 
 def said(answer: Answer) -> tuple[str, bool]:

@@ -24,10 +24,10 @@ from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.langgraph.breakpoints import BREAKPOINT, breakpoints, declined, refusals
+from dragoman.bridges.langgraph.checkpoint_saver import Saver
 from dragoman.bridges.langgraph.messages import content_of, files_of, messages_of, without_gone
 from dragoman.bridges.langgraph.remote import node, tools
-from dragoman.bridges.langgraph.saver import Saver
-from dragoman.bridges.state import LIMIT, change, changed
+from dragoman.bridges.saved_state import LIMIT, change, changed
 
 __all__ = ("LangGraph", "node", "serve", "tools")
 
@@ -89,7 +89,7 @@ class LangGraph:
 
         usual = int(os.environ.get(LIMIT_VARIABLE, USUAL_LIMIT))
         self._limit: int = (graph.config or {}).get("recursion_limit") or usual
-        """So many supersteps may a run have."""
+        """The maximum number of supersteps in a run."""
 
     async def run(self, run: Run) -> Outcome:
         """Run the graph until it ends or asks."""
@@ -212,7 +212,7 @@ def _fields(schema: Callable[[], type[BaseModel]]) -> dict[str, Any]:
 
 async def _passed_over(run: Run, graph: Any, config: Any) -> tuple[set[str], bool]:
     """Do not run the nodes after a breakpoint, which the client has declined. Return their names,
-    and whether the run has ended with that: if not, a model is told of it."""
+    and whether the run has ended with that: if not, a model has to read of it."""
     snapshot = await graph.aget_state(config, subgraphs=True)
     messages, names = refusals(snapshot), set(snapshot.next)
     if messages:

@@ -45,8 +45,8 @@ def declined(answers: Sequence[Answer]) -> bool:
 
 
 def refusals(snapshot: StateSnapshot) -> list[ToolMessage]:
-    """What a model is told of tool calls that the client has declined; empty if the graph does not
-    stand before a node that makes tool calls."""
+    """What a model gets to read about tool calls that the client has declined; empty if the
+    graph does not stand before a node that makes tool calls."""
     if len(set(snapshot.next)) != 1 or any(_subgraphs(snapshot)):
         return []
     said = "The user declined this call"

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage
 from msgspec import UNSET
 
 from dragoman import Part
-from dragoman.bridges.state import GONE, is_gone
+from dragoman.bridges.saved_state import GONE, is_gone
 
 
 def content_of(parts: Sequence[Part]) -> Any:

@@ -29,7 +29,7 @@ from dragoman.client import Options
 _call: ContextVar[tuple[str, Mapping[str, Any]]] = ContextVar("_call")
 """The name of the tool call, and what is configurable."""
 RUNS = 1000
-"""So many runs of nodes are remembered, to count their calls."""
+"""How many runs of nodes are remembered, to count their calls."""
 
 
 async def tools(*agents: Remote, **options: Unpack[Options]) -> list[BaseTool]:

@@ -31,8 +31,7 @@ from workflows.utils import get_steps_from_instance
 from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge, third_party_internals
 from dragoman.bridges.bridge import BridgeOptions, Outcome, Question, Run
-from dragoman.bridges.llamaindex.steps import BARRIER, Barrier, RunningWorkflow, with_barrier
-from dragoman.bridges.llamaindex.values import (
+from dragoman.bridges.llamaindex.messages import (
     AskingEvent,
     answer_class,
     block_of,
@@ -46,7 +45,8 @@ from dragoman.bridges.llamaindex.values import (
     response,
     start_event,
 )
-from dragoman.bridges.state import LIMIT, without_gone
+from dragoman.bridges.llamaindex.steps import BARRIER, Barrier, RunningWorkflow, with_barrier
+from dragoman.bridges.saved_state import LIMIT, without_gone
 
 logger = logging.getLogger("dragoman")
 Start: TypeAlias = str | Callable[[Sequence[Part]], StartEvent]
@@ -110,8 +110,8 @@ class LlamaIndex:
         named = isinstance(name := getattr(about, "name", None), str) and self._agent
         fields = getattr(type(about), "model_fields", {}) if named else {}
         self.name = str(name) if named and name != fields["name"].default else ""
-        told = str(getattr(about, "description", "")) if named else ""
-        self.description = told if named and told != fields["description"].default else ""
+        described = str(getattr(about, "description", "")) if named else ""
+        self.description = described if named and described != fields["description"].default else ""
         self.output = output_of(workflow, about)
         steps = get_steps_from_instance(workflow)
         self._held = frozenset(steps) & COSTLY if self._agent else frozenset(steps)
@@ -276,7 +276,7 @@ class LlamaIndex:
         return not isinstance(agent, workflow.ReActAgent | workflow.CodeActAgent)
 
     async def _pause(self, now: RunningWorkflow) -> Place:
-        """The workflow waits for somebody."""
+        """The workflow waits for an answer."""
         unable = UserError(
             "The workflow cannot wait for an answer: its state is too large, or has values that "
             "cannot be written as JSON"

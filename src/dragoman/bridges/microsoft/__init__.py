@@ -39,7 +39,7 @@ from dragoman.bridges.microsoft.messages import (
 )
 from dragoman.bridges.microsoft.steps import LoggedModel, LoggedTools
 from dragoman.bridges.microsoft.workflows import MicrosoftWorkflow
-from dragoman.bridges.state import GONE, LIMIT, without_gone
+from dragoman.bridges.saved_state import GONE, LIMIT, without_gone
 
 
 def serve(

@@ -12,8 +12,8 @@ from agent_framework import Content, Message
 from msgspec import UNSET
 
 from dragoman import Part
-from dragoman.bridges.answers import files_of
 from dragoman.bridges.bridge import Answer, Question, Run, question_about
+from dragoman.bridges.text_answers import files_of
 
 
 class Report:

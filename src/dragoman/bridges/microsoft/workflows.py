@@ -24,7 +24,6 @@ from msgspec import UNSET, Struct
 from pydantic_core import to_jsonable_python
 
 from dragoman import Part, UserError
-from dragoman.bridges.answers import value_of
 from dragoman.bridges.bridge import Answer, Outcome, Question, Run
 from dragoman.bridges.microsoft.messages import (
     Report,
@@ -33,7 +32,8 @@ from dragoman.bridges.microsoft.messages import (
     to_result,
     usage_of,
 )
-from dragoman.bridges.state import LIMIT
+from dragoman.bridges.saved_state import LIMIT
+from dragoman.bridges.text_answers import value_of
 
 
 class Request(Struct, frozen=True):

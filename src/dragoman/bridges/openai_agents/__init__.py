@@ -38,7 +38,7 @@ from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Ru
 from dragoman.bridges.openai_agents import messages
 from dragoman.bridges.openai_agents.remote import answer, asked, tools
 from dragoman.bridges.openai_agents.steps import LoggedProvider, LoggedSession
-from dragoman.bridges.state import GONE, LIMIT, without_gone
+from dragoman.bridges.saved_state import GONE, LIMIT, without_gone
 from dragoman.bridges.steps import Steps
 
 __all__ = ("OpenAIAgents", "answer", "ask_client", "serve", "tools")

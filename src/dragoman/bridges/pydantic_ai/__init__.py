@@ -53,7 +53,7 @@ from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
 from dragoman.bridges.pydantic_ai import remote
 from dragoman.bridges.pydantic_ai.remote import answered, toolset
-from dragoman.bridges.state import GONE, is_gone
+from dragoman.bridges.saved_state import GONE, is_gone
 from dragoman.bridges.steps import long_step
 
 __all__ = ("PydanticAI", "answered", "serve", "toolset")

@@ -16,7 +16,7 @@ from dragoman import Agent, AgentExtension, AgentProvider, Task, TaskState, Turn
 from dragoman.bridges.sdk.artifacts import Artifacts
 from dragoman.bridges.sdk.event_queue import Queue
 from dragoman.bridges.sdk.executor_state import saved_state
-from dragoman.bridges.sdk.values import VALUES
+from dragoman.bridges.sdk.sdk_values import VALUES
 
 logger = logging.getLogger("dragoman")
 

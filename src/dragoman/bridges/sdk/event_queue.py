@@ -20,7 +20,7 @@ from dragoman import (
 )
 from dragoman.bridges.sdk.artifacts import Artifacts
 from dragoman.bridges.sdk.executor_state import ExecutorState, saved_state
-from dragoman.bridges.sdk.values import VALUES
+from dragoman.bridges.sdk.sdk_values import VALUES
 
 logger = logging.getLogger("dragoman")
 
@@ -60,7 +60,7 @@ class Queue(EventQueue):
                 await self._turn.emit(each)
 
     async def _remember(self, status: TaskStatus) -> None:
-        """Keep a question for the turn that its answer begins, before anybody can answer it."""
+        """Keep a question for the turn that its answer begins, before the client can answer it."""
         if self._over:
             return
         self._over = status.state.terminal

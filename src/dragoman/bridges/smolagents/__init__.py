@@ -30,11 +30,9 @@ from smolagents.models import ChatMessageToolCallStreamDelta
 
 from dragoman import Agent, Part
 from dragoman.bridges import bridge
-from dragoman.bridges.answers import words_of
 from dragoman.bridges.bridge import BridgeOptions, Outcome, Question, Run
-from dragoman.bridges.smolagents.calls import Calls, QuestionAsked, Stopped
-from dragoman.bridges.smolagents.copies import AgentCopy, Detail, Used, prepare
-from dragoman.bridges.smolagents.values import (
+from dragoman.bridges.smolagents.agent_copies import AgentCopy, Detail, Used, prepare
+from dragoman.bridges.smolagents.json_values import (
     State,
     decoded,
     dumped_steps,
@@ -42,6 +40,8 @@ from dragoman.bridges.smolagents.values import (
     file_of,
     loaded_steps,
 )
+from dragoman.bridges.smolagents.logged_calls import Calls, QuestionAsked, Stopped
+from dragoman.bridges.text_answers import words_of
 
 Make: TypeAlias = Callable[[], MultiStepAgent]
 """A function that makes an agent."""
@@ -136,12 +136,12 @@ def _work(copied: AgentCopy, task: str, images: list[Any], calls: Calls) -> None
     with suppress(Stopped):
         try:
             for event in copied.agent.run(task, stream=True, reset=False, images=images or None):
-                calls.tell(event)
-            calls.tell(Ended())
+                calls.report(event)
+            calls.report(Ended())
         except QuestionAsked as asked:
-            calls.tell(Ended(question=asked.question))
+            calls.report(Ended(question=asked.question))
         except BaseException as error:  # noqa: BLE001 - it is raised where the thread was begun
-            calls.tell(Ended(error=error))
+            calls.report(Ended(error=error))
         finally:
             copied.cleanup()
 

@@ -31,11 +31,11 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from dragoman import Agent, UserError
 from dragoman.bridges import bridge, third_party_internals
-from dragoman.bridges.answers import value_of
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run, question_about
 from dragoman.bridges.steps import Steps
-from dragoman.bridges.strands.copies import check, copied, quiet, remembering
-from dragoman.bridges.strands.values import content, decoded, encoded, file
+from dragoman.bridges.strands.agent_copies import check, copied, quiet, remembering
+from dragoman.bridges.strands.messages import content, decoded, encoded, file
+from dragoman.bridges.text_answers import value_of
 
 Make: TypeAlias = Callable[[str], StrandsAgent]
 """A function that makes the agent of one conversation, given the conversation's name."""
@@ -55,7 +55,7 @@ def serve(
     **options: Unpack[BridgeOptions],
 ) -> Agent:
     """Serve an agent, or the agents that a function makes: one for each conversation, with a
-    session manager of its own if it shall keep the conversation. `output` is the type of its
+    session manager of its own if it is to keep the conversation. `output` is the type of its
     structured results."""
     third_party_internals.check_version(Strands.package)
     return bridge.serve(Strands(agent, output), **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import time
 from collections import Counter
@@ -11,41 +10,30 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import asyncpg
 import msgspec
 
 from dragoman.model.caller import Scope
-from dragoman.model.errors import A2AError, TaskNotFound, Unavailable
-from dragoman.model.events import CancelRequested, Entry, Received
-from dragoman.model.lifecycle import birth
-from dragoman.model.types import TaskState, TaskStatusUpdateEvent
+from dragoman.model.errors import TaskNotFound, Unavailable
+from dragoman.model.events import Entry
+from dragoman.model.types import TaskState
 from dragoman.security.encryption import Encryption, Undecryptable
 from dragoman.server.settings import MAX_TASK_BYTES, Settings
 from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
-from dragoman.stores.claim_order import fair
-from dragoman.stores.codec import body, entry, secrets, webhook_of
-from dragoman.stores.delivery_order import DeliveryOrder
+from dragoman.stores.codec import body, webhook_of
 from dragoman.stores.encrypted_values import decrypt_private, decrypted, encrypt_private
 from dragoman.stores.postgres import context_values, deliveries, reservations
+from dragoman.stores.postgres.claims import MESSAGE, Claims, message
 from dragoman.stores.postgres.pool import Pool, place
-from dragoman.stores.postgres.prune import MOST, OLD, SHARDS, START, forget_values, merge
+from dragoman.stores.postgres.prune import MOST, SHARDS, START, delete, merge
 from dragoman.stores.postgres.queries import Queries
-from dragoman.stores.postgres.queue import CLAIM, Others
 from dragoman.stores.postgres.schema import Unusable, usable
-from dragoman.stores.postgres.transaction import MORE, NAMES, NOW, PostgresHead, Transaction
+from dragoman.stores.postgres.transaction import NOW, Transaction
 from dragoman.stores.postgres.writer import Writer
-from dragoman.stores.reservations import (
-    PRUNE_AT_ONCE,
-    PRUNE_EVERY,
-    decode_value,
-    encode_value,
-)
+from dragoman.stores.sql_store import RECEIPTS, SWEEP, SqlStore
 from dragoman.stores.store import (
     MANY,
     NOBODY,
-    PROBE,
-    WRITTEN,
     Accepted,
     Census,
     Claim,
@@ -57,17 +45,15 @@ from dragoman.stores.store import (
     Page,
     Pause,
     Query,
-    Receipt,
     Record,
     Renewal,
     Stale,
     Unreadable,
     Webhook,
     WebhookCursor,
-    owner_of,
 )
 from dragoman.stores.task_reads import Folded
-from dragoman.stores.unreadable_rows import ASIDE, DECODING, PAUSE, UnreadableRows
+from dragoman.stores.unreadable_rows import DECODING
 from dragoman.stores.url_options import split
 from dragoman.telemetry.logs import logger
 
@@ -79,37 +65,10 @@ T = TypeVar("T")
 WHILE = 1.0
 """For this many seconds, what this process has written is read from memory. Only operators can
 delete it meanwhile, from other processes."""
-SWEEP = 600.0
-"""How often tasks that are old enough, but had to stay, are checked again."""
-DRAINED = 1.5
-"""For how long an empty queue counts as empty; longer than the interval of polls."""
 WOKEN_AT_ONCE = 100
 """How many tasks whose time has come are made ready in one statement."""
 CLOSE = 5.0
 """How long running work may take at the end."""
-RECEIPTS = 24 * 3600.0
-"""How long a repeated send is recognised, at least."""
-UNREADABLE = "The log of this task cannot be read"
-
-# A row that is being written is renewed the next time: if this waited for many rows while appends
-# wait for some of them, it would be a deadlock.
-RENEW = f"""
-WITH mine AS (
-  SELECT task.key, task.id, task.epoch, task.cancel_at FROM task
-  JOIN unnest($1::text[], $2::int[]) AS u(id, epoch) USING (id, epoch)
-), late AS (
-  SELECT task.key FROM task JOIN mine USING (key, epoch)
-  WHERE task.lease - {NOW} < $3 * 2 / 3 FOR NO KEY UPDATE OF task SKIP LOCKED
-), renewed AS (
-  UPDATE task SET lease = {NOW} + $3 FROM late WHERE task.key = late.key
-)
-SELECT id, cancel_at > 0 FROM mine
-"""
-SET_ASIDE = f"""
-UPDATE task SET ready = NULL, holder = $2, lease = {NOW} + $3,
-  epoch = {MORE.format("epoch")}, version = {MORE.format("version")} WHERE {{}} = $1
-"""
-ENTRY = "SELECT turn, kind, body FROM entry WHERE task = $1 AND number = $2"
 
 
 class Duplicate(msgspec.Struct, frozen=True):
@@ -120,10 +79,11 @@ class Duplicate(msgspec.Struct, frozen=True):
     number: int
 
 
-class PostgresStore:
+class PostgresStore(SqlStore):
     """The store in a database that other processes use too."""
 
     shared = True
+    _writer: Writer
 
     def __init__(
         self,
@@ -136,27 +96,14 @@ class PostgresStore:
         migrate: bool = True,
         prepared: bool = True,
     ) -> None:
-        self.id = ""
+        super().__init__(retention=retention, max_task_bytes=max_task_bytes, encryption=encryption)
         self.url = url
-        self.retention = retention
-        """How long a task is kept after its end; 0 is for ever."""
-        self.max_task_bytes = max_task_bytes
         self.migrate = migrate
         """Whether to update older tables; otherwise they are refused."""
-        self._damage = UnreadableRows()
-        self.unreadable: Mapping[str, int] = self._damage.counts
-        self._encryption = encryption or Encryption(())
         self._pool = Pool(url, size=pool_size, prepared=prepared)
         self.bell = url
         self.name = place(url)
         self._shard = random.randrange(SHARDS)
-        self._drained = -DRAINED
-        """When this process last claimed everything that waited."""
-        self._others = Others()
-        self._turn = 0
-        self._floor = 0.0
-        self._turns = DeliveryOrder()
-        self._swept = self._reservations_swept = -math.inf
         self._merged = START
         self._working: set[asyncio.Future[Any]] = set()
 
@@ -191,8 +138,7 @@ class PostgresStore:
             max_task_bytes=self.max_task_bytes, shard=self._shard, damage=self._damage
         )
         self._recent = LogCache()
-        # a separate connection: claims are renewed while all others are busy
-        self._renewing = self._pool.hold()
+        self._claims = Claims(self, self._pool, self._transaction, self._recent, self._damage)
         self._writer = Writer(
             self._transaction, self._pool, self._recent.publish, self._recent.clear
         )
@@ -213,7 +159,7 @@ class PostgresStore:
             _, hanging = await asyncio.wait(self._working, timeout=CLOSE)
             for work in hanging:
                 work.cancel()
-        await self._renewing.end()
+        await self._claims.close()
         await self._pool.close()
 
     # -- for callers
@@ -243,20 +189,11 @@ class PostgresStore:
         found = await future
         if isinstance(found, Accepted):
             return found
-        rows = await self._pool.fetch(ENTRY, found.key, found.number)
+        rows = await self._pool.fetch(MESSAGE, found.key, found.number)
         if not rows:  # it has been deleted meanwhile
             raise TaskNotFound
-        event = self._received(found.head.id, found.number, rows[0])
+        event = message(found.head.id, found.number, rows[0])
         return Accepted(found.head, found.number, event, False)
-
-    def _received(self, task: str, number: int, written: Any) -> Received:
-        """Decode the message of these columns. Raises Unreadable."""
-        try:
-            event = entry(number, *written).event
-            assert isinstance(event, Received)
-        except DECODING as error:
-            raise Unreadable("log", task, error) from None
-        return event
 
     async def head(self, scope: Scope, task: str) -> Head | None:
         """See `Store.head`. What has ended does not change; of all else, others may know more."""
@@ -312,38 +249,6 @@ class PostgresStore:
         """See `Store.owner`."""
         return await self._view.owner(scope, task)
 
-    async def cancel(
-        self,
-        scope: Scope,
-        task: str,
-        request: CancelRequested,
-        canceled: TaskStatusUpdateEvent,
-        grace: float,
-        receipt: Receipt | None = None,
-        *,
-        undo: bool = False,
-    ) -> Head:
-        """See `Store.cancel`."""
-
-        work = partial(
-            log_changes.cancel,
-            scope=scope,
-            task=task,
-            request=request,
-            canceled=canceled,
-            grace=grace,
-            receipt=receipt,
-            undo=undo,
-        )
-        known = None if receipt is None else (scope, receipt.key)
-        return await self._writer.submit(work, task, receipt=known, owner=scope)
-
-    async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
-        """See `Store.put_webhook`."""
-
-        work = partial(log_changes.put_webhook, scope=scope, webhook=self._encrypted(webhook))
-        await self._writer.submit(work, webhook.config.task_id, owner=scope)
-
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
         """See `Store.webhooks`."""
         await self._born(scope, task)
@@ -385,103 +290,23 @@ class PostgresStore:
         spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
-        names = list(agents)
-        self._turn += 1
-        first = self._turn % len(names) if names else 0
-        names = names[first:] + names[:first]
-
-        def work(transaction: Transaction) -> Sequence[Claim]:
-            """Return what this process has just accepted, unless older tasks wait."""
-            taken: list[Claim] = []
-            if time.monotonic() - self._drained > DRAINED or self._drained <= transaction.left:
-                return taken
-            rows = [row for name in names for row in transaction.fresh(name)]
-            if len(rows) > limit:
-                rows = fair(rows, passing)[:limit]
-            passed = [row for row in rows if owner_of(row.scope) in passing] if passing else []
-            for row in rows:
-                if row in passed[spare:]:
-                    continue
-                assert row.latest is not None  # it was accepted together with it
-                received = row.latest[1]
-                row.take(worker, transaction.now + lease)
-                taken.append(row.claim(birth(received), received))
-            return taken
-
-        here = self._writer.submit(work)
-        return self._work(self._claim(here, names, worker, float(lease), limit, passing, spare))
-
-    async def _claim(
-        self,
-        here: asyncio.Future[Sequence[Claim]],
-        names: Sequence[str],
-        worker: str,
-        lease: float,
-        limit: int,
-        passing: Collection[Owner],
-        spare: int,
-    ) -> Sequence[Claim]:
-        if taken := list(await here):
-            return taken
-        looked, left = time.monotonic(), limit
-        for passed in (passing, NOBODY) if passing else (NOBODY,):
-            if passing and not passed:
-                left = min(left, spare)
-            rest = list(names)
-            while rest and left:
-                # each agent gets its share, so that a busy agent does not starve the others
-                share = max(1, left // len(rest))
-                name = rest.pop(0)
-                # If this fails, the claims that were made before are lost; see `held`.
-                if passed:
-                    found = await self._others.claim(self._pool, name, share, worker, lease, passed)
-                else:
-                    found = await self._pool.fetch(CLAIM, name, share, worker, lease)
-                if len(found) >= share:
-                    rest.append(name)
-                claims = [claim for row in found if (claim := await self._readable(row))]
-                taken += claims
-                left -= len(claims)
-        if left:
-            self._drained = looked
-        return taken
-
-    async def _readable(self, columns: Any) -> Claim | None:
-        """Return the claim of a claimed row. An unreadable one does not delay the others."""
-        try:
-            row = PostgresHead.restored(columns[: len(NAMES)])
-        except Unreadable as error:
-            await self._set_aside(columns[0], error)
-            return None
-        self._transaction.prime(row)
-        head = row.head()
-        self._recent.publish([(head.id, head, (), 0)])
-        try:
-            written = columns[len(NAMES) :]
-            # it was added after the start of the statement that claimed its task
-            if written[0] is None:
-                (written,) = await self._pool.fetch(ENTRY, row.key, head.turn)
-            received = self._received(head.id, head.turn, written)
-            task = birth(received)
-            if head.turn > 1:
-                folded = await self.load(head.scope, head.id)
-                assert folded is not None  # a claimed task is not deleted
-                task = folded.task
-            return Claim(head=head, task=task, received=received)
-        except Unavailable:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's alone
-            if not isinstance(error, Unreadable):
-                error = Unreadable("log", head.id, error)
-            self._damage.found(error, "the task has failed")
-            await self.revoke(head, head.ending(TaskState.FAILED, UNREADABLE), begun=False)
-            return None
+        here = self._writer.submit(
+            partial(
+                self._claims.accepted_here,
+                agents=(names := self._in_turn(agents)),
+                worker=worker,
+                lease=lease,
+                limit=limit,
+                passing=passing,
+                spare=spare,
+            )
+        )
+        return self._work(
+            self._claims.take(here, names, worker, float(lease), limit, passing, spare)
+        )
 
     async def _set_aside(self, task: str | int, error: Unreadable) -> None:
-        """Set a task with an unreadable head aside, by its id or its key."""
-        which = "key" if isinstance(task, int) else "id"
-        await self._pool.fetch(SET_ASIDE.format(which), task, ASIDE, PAUSE)
-        self._damage.found(error, "the task is set aside")
+        await self._claims.set_aside(task, error)
 
     async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
         """See `Store.private`."""
@@ -538,11 +363,7 @@ class PostgresStore:
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """See `Store.renew`."""
-        named = {claim.head.id: claim.epoch for claim in claims}
-        found = await self._renewing.fetch(RENEW, list(named), list(named.values()), float(lease))
-        held = dict(found)
-        lost = [task for task in named if task not in held]
-        return Renewal(lost, [task for task, canceling in held.items() if canceling])
+        return await self._claims.renew(claims, lease)
 
     async def held(self, worker: str) -> Sequence[Head]:
         """See `Store.held`."""
@@ -553,29 +374,9 @@ class PostgresStore:
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
         """See `Store.expired`."""
         found, broken = await self._view.expired(agents, limit)
-        for key, error in broken:
-            await self._set_aside(key, error)
+        for task, error in broken:
+            await self._set_aside(task, error)
         return found
-
-    async def revoke(
-        self,
-        head: Head,
-        event: TaskStatusUpdateEvent | None,
-        *,
-        expired: bool = False,
-        begun: bool = True,
-        delay: float = 0.0,
-    ) -> Head | None:
-        """See `Store.revoke`."""
-
-        work = partial(
-            log_changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
-        )
-        try:
-            return await self._writer.submit(work, head.id, fresh=True)
-        except Unreadable as error:
-            await self._set_aside(head.id, error)
-            return None
 
     async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
         """See `Store.wake`."""
@@ -587,13 +388,6 @@ class PostgresStore:
             found += await self._writer.submit(work, *some, fresh=True)
         return found
 
-    async def wake_now(self, tasks: Collection[str]) -> Mapping[str, int]:
-        """See `Store.wake_now`."""
-        if not tasks:
-            return {}
-        work = partial(log_changes.wake_now, tasks=tasks)
-        return await self._writer.submit(work, *tasks, fresh=True)
-
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
         return await self._view.moved(places)
@@ -604,21 +398,7 @@ class PostgresStore:
 
     async def probe(self) -> None:
         """See `Store.probe`."""
-        writer = self._writer
-        if not writer.failed and time.monotonic() - writer.wrote < WRITTEN:
-            return
-        try:
-            async with self._pool.connection() as db, db.transaction():
-                await db.execute("UPDATE about SET id = id")
-                if writer.failed:  # a small change may find space where a message finds none
-                    key = -random.randrange(1, 1 << 62)
-                    noise = random.randbytes(PROBE)  # uniform bytes would be compressed
-                    await db.execute("INSERT INTO snapshot VALUES ($1, 0, $2)", key, noise)
-                    await db.execute("DELETE FROM snapshot WHERE task = $1", key)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            writer.failed = True
-            raise Unavailable(f"The store is not available: {error}") from error
-        writer.wrote, writer.failed = time.monotonic(), False
+        await self._writer.probe()
 
     async def prune(self) -> int:
         """See `Store.prune`."""
@@ -633,42 +413,18 @@ class PostgresStore:
             return 0
         ((now,),) = await self._pool.fetch(f"SELECT {NOW}")
         before = now - self.retention
-        count = await self._forget(before, now - RECEIPTS)
+        count = await delete(self._pool, self._shard, self._floor, before, now - RECEIPTS)
         if count < MOST:  # tasks that were skipped are checked again much later
             self._floor = before
         if count:
             self._recent.clear()
         return count
 
-    async def _prune_reservations(self) -> int:
-        if time.monotonic() - self._reservations_swept < PRUNE_EVERY:
-            return 0
-        count = await reservations.prune(self._pool)
-        if count < PRUNE_AT_ONCE:
-            self._reservations_swept = time.monotonic()
-        return count
+    async def _delete_reservations(self) -> int:
+        return await reservations.prune(self._pool)
 
-    async def _forget(self, before: float, receipts: float) -> int:
-        """Delete some tasks that ended before a time."""
-        try:
-            async with self._pool.connection() as db, db.transaction():
-                answer = await db.fetch(OLD, self._floor, before, receipts, self._shard)
-                await forget_values(db, answer)
-                return int(answer[0][0])
-        except A2AError:
-            raise
-        except Exception as error:
-            raise self._pool.unavailable(error) from error
-
-    # -- independent of tasks
-
-    async def reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
-        """See `Store.reserve`."""
-        body = encode_value(value, space, key, self._encryption)
-        found = await reservations.reserve(self._pool, space, key, body, keep)
-        if found is body:
-            return value
-        return decode_value(found, space, key, self._encryption)
+    async def _reserve_body(self, space: str, key: str, body: bytes, keep: float | None) -> bytes:
+        return await reservations.reserve(self._pool, space, key, body, keep)
 
     # -- for the delivery of webhooks
 
@@ -686,7 +442,9 @@ class PostgresStore:
             taken += await deliveries.take(self._pool, agents, first, lease, self._damage)
         if passing or (len(taken) == first < limit):
             rest = limit - len(taken)
-            found = await deliveries.due_lanes(self._pool, self._turns, agents, rest, passing)
+            found = await deliveries.due_lanes(
+                self._pool, self._delivery_order, agents, rest, passing
+            )
             if found:
                 taken += await deliveries.take_of(self._pool, found, rest, lease, self._damage)
         return [line for item in taken if (line := await decrypted(self, self._encryption, item))]
@@ -730,12 +488,6 @@ class PostgresStore:
         self._working.add(work)
         work.add_done_callback(self._working.discard)
         return work
-
-    def _encrypted(self, webhook: Webhook) -> Webhook:
-        return secrets(webhook, self._encryption.encrypt)
-
-    def _decrypted(self, webhook: Webhook) -> Webhook:
-        return secrets(webhook, self._encryption.decrypt)
 
 
 def _ended(head: Head) -> bool:

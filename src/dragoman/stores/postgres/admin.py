@@ -35,7 +35,6 @@ from dragoman.stores.codec import STATES, entry, snapshot
 from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.postgres import (
-    RECEIPTS,
     change_owner,
     deliveries,
     integrity,
@@ -50,6 +49,7 @@ from dragoman.stores.postgres.reservations import prune as prune_reservations
 from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
 from dragoman.stores.sql_head import SqlHead
+from dragoman.stores.sql_store import RECEIPTS
 from dragoman.stores.store import Unreadable
 from dragoman.stores.unreadable_rows import DECODING, UnreadableRows
 

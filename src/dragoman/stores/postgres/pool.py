@@ -213,7 +213,7 @@ def gone(error: BaseException) -> bool:
         | TimeoutError
         | asyncpg.PostgresConnectionError
         | asyncpg.InterfaceError
-        | asyncpg.InternalClientError  # of a connection that was told to close and is closing
+        | asyncpg.InternalClientError  # of a connection that is closing
         | asyncpg.AdminShutdownError
         | asyncpg.CrashShutdownError
         | asyncpg.CannotConnectNowError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from dragoman.stores.postgres.pool import Source
+from dragoman.model.errors import A2AError
+from dragoman.stores.postgres.pool import Pool, Source
 
 SHARDS = 1024
 """Each count is stored in this many parts, so that replicas do not wait for each other."""
@@ -109,6 +110,20 @@ SELECT count(*) FROM gone
 """
 
 
+async def delete(pool: Pool, shard: int, floor: float, before: float, receipts: float) -> int:
+    """Delete some tasks that ended between two times, and whose receipts are older than a third.
+    Returns how many."""
+    try:
+        async with pool.connection() as db, db.transaction():
+            answer = await db.fetch(OLD, floor, before, receipts, shard)
+            await forget_values(db, answer)
+            return int(answer[0][0])
+    except A2AError:
+        raise
+    except Exception as error:
+        raise pool.unavailable(error) from error
+
+
 async def forget_values(db: Any, answer: Sequence[Any]) -> None:
     """Delete the values of contexts whose last task is gone, from the result of a deletion and in
     its transaction. If two processes delete the last two tasks, the second waits here for the
@@ -122,7 +137,7 @@ async def forget_values(db: Any, answer: Sequence[Any]) -> None:
 
 async def merge(source: Source, place: CountKey = START) -> CountKey | None:
     """Merge the parts of the next counts after a position. Returns the last position, or None at
-    the end. The sums stay the same, also for those who read or write meanwhile."""
+    the end. The sums stay the same, also for concurrent readers and writers."""
     found = await source.fetch(CROWDED, *place, PAGE)
     full = sum(row[4] for row in found) == PAGE
     if full:  # the last count may continue after this batch

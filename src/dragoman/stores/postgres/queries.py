@@ -148,7 +148,7 @@ class Queries:
             try:
                 found[place] = PostgresHead.restored(columns).head()
             except Unreadable as error:
-                found[place] = self._told(error)
+                found[place] = self._reported(error)
         return found
 
     async def _loads(
@@ -167,16 +167,16 @@ class Queries:
         if not isinstance(tried, Unreadable):
             return tried
         if tried.kind != "snapshot":
-            return self._told(tried)
+            return self._reported(tried)
         if not isinstance(tried, _OldSnapshot):
             self._damage.found(tried, "the log is read from its beginning")
         found = await self._pool.fetch(f"{WHOLE} WHERE task.key = $1", key)
         whole = _tried(found[0]) if found else None
         if isinstance(whole, Unreadable):
-            return self._told(whole)
+            return self._reported(whole)
         return None if whole is None else replace(whole, broken=True)
 
-    def _told(self, error: Unreadable) -> Unreadable:
+    def _reported(self, error: Unreadable) -> Unreadable:
         self._damage.found(error)
         return error
 
@@ -197,7 +197,7 @@ class Queries:
                 entries.append(entry(number, turn, kind, body))
             except DECODING as error:
                 why = f"entry {number}: {error}"
-                found[place] = self._told(Unreadable("log", asked[place][1], why))
+                found[place] = self._reported(Unreadable("log", asked[place][1], why))
         return found
 
     async def page(self, scope: Scope, query: Query) -> Page:
@@ -270,14 +270,14 @@ class Queries:
         return counts(found, self._damage)
 
     async def find(self, agent: str, task: str) -> Head | None:
-        """Return the head of a task of this agent, whoever owns it. Raises Unreadable."""
+        """Return the head of a task of this agent, of any owner. Raises Unreadable."""
         found = await self._pool.fetch(
             f"SELECT {COLUMNS} FROM task WHERE id = $1 AND agent = $2", *_clean((task, agent))
         )
         try:
             return PostgresHead.restored(found[0]).head() if found else None
         except Unreadable as error:
-            raise self._told(error) from None
+            raise self._reported(error) from None
 
     async def owner(self, scope: Scope, task: str) -> str | None:
         """Return the owner of the task."""
@@ -332,7 +332,7 @@ class Queries:
         try:
             return [private(*columns) for columns in found]
         except DECODING as error:
-            raise self._told(Unreadable("log", task, error)) from None
+            raise self._reported(Unreadable("log", task, error)) from None
 
     async def held(self, worker: str) -> Sequence[Head]:
         """Return the readable rows that a worker has claimed."""

@@ -8,12 +8,9 @@ of them.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,35 +19,28 @@ from msgspec.structs import replace
 
 from dragoman.model.caller import Scope
 from dragoman.model.errors import TaskNotFound, Unavailable
-from dragoman.model.events import CancelRequested, Entry, Received
+from dragoman.model.events import Entry, Received
 from dragoman.model.lifecycle import birth
-from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
+from dragoman.model.types import Task, TaskState
 from dragoman.security.encryption import Encryption, Undecryptable
 from dragoman.server.settings import MAX_TASK_BYTES, Settings
 from dragoman.stores import log_changes
 from dragoman.stores.cache import LogCache
-from dragoman.stores.codec import keep, secrets
-from dragoman.stores.delivery_order import DeliveryOrder, Lane
+from dragoman.stores.codec import keep
 from dragoman.stores.encrypted_values import decrypt_private, decrypted, encrypt_private
-from dragoman.stores.reservations import (
-    PRUNE_AT_ONCE,
-    PRUNE_EVERY,
-    decode_value,
-    encode_value,
-)
-from dragoman.stores.sqlite import context_values, deliveries, reservations
+from dragoman.stores.sql_store import RECEIPTS, SWEEP, UNREADABLE, SqlStore
+from dragoman.stores.sqlite import claims, context_values, deliveries, reservations
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.queries import Queries
+from dragoman.stores.sqlite.readers import Readers
 from dragoman.stores.sqlite.rows import SqliteHead
 from dragoman.stores.sqlite.schema import Unusable, identity, migrate, version
 from dragoman.stores.sqlite.transaction import Transaction
 from dragoman.stores.sqlite.writer import Writer
 from dragoman.stores.store import (
-    GIVEN_UP,
     MANY,
     NOBODY,
-    WRITTEN,
     Accepted,
     Census,
     Claim,
@@ -62,7 +52,6 @@ from dragoman.stores.store import (
     Page,
     Pause,
     Query,
-    Receipt,
     Record,
     Renewal,
     Unreadable,
@@ -70,7 +59,6 @@ from dragoman.stores.store import (
     WebhookCursor,
 )
 from dragoman.stores.task_reads import Folded
-from dragoman.stores.unreadable_rows import UnreadableRows
 from dragoman.stores.url_options import split
 from dragoman.telemetry.logs import logger
 
@@ -79,22 +67,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-READERS = 2
 PRUNED = 256
-SWEEP = 600.0
-"""How often tasks that are old enough, but had to stay, are checked again."""
-RECEIPTS = 24 * 3600.0
-"""How long a repeated send is recognised, at least."""
-UNREADABLE = "The log of this task cannot be read"
 KNOWN = 10_000
 """The maximum number of tasks whose keys are cached for reading."""
 
 
-class SqliteStore:
+class SqliteStore(SqlStore):
     """The store in a file."""
 
     bell = "memory:"
     shared = False
+    _writer: Writer
 
     def __init__(
         self,
@@ -106,24 +89,14 @@ class SqliteStore:
         encryption: Encryption | None = None,
         driver: Driver = STANDARD,
     ) -> None:
+        super().__init__(retention=retention, max_task_bytes=max_task_bytes, encryption=encryption)
         self.path = Path(path)
         self.url = f"sqlite:///{path}"
         self.name = str(path)
-        self.id = ""
         self.synchronous = synchronous
-        self.retention = retention
-        """How long a task is kept after its end; 0 is for ever."""
-        self.max_task_bytes = max_task_bytes
         self.driver = driver
-        self._encryption = encryption or Encryption(())
-        self._damage = UnreadableRows()
-        self.unreadable: Mapping[str, int] = self._damage.counts
         self._open: list[Any] = []
         self._folding: set[asyncio.Future[None]] = set()
-        self._floor = 0.0
-        self._turns = DeliveryOrder()
-        self._swept = self._reservations_swept = -math.inf
-        self._turn = 0
 
     def admin(self, *, write: bool = False, create: bool = False) -> SqliteAdmin:
         """See `Store.admin`."""
@@ -138,12 +111,11 @@ class SqliteStore:
         self._loop = asyncio.get_running_loop()
         self._recent = LogCache()
         self._keys: dict[str, tuple[int, Scope]] = {}
-        self._views = threading.local()
         self._lock = Lock(self.path)
-        self._pool = ThreadPoolExecutor(READERS, "dragoman-reader")
+        self._readers = Readers(self._view, self.driver)
         try:
-            transaction = await self._loop.run_in_executor(self._pool, self._prepare)
-            self._view = self._new_view()
+            transaction = await self._readers.thread(self._prepare)
+            self._readers.open()
         except self.driver.error as error:
             self._release()
             raise Unusable(f"{self.path}: {unavailable(error).message}") from error
@@ -172,19 +144,7 @@ class SqliteStore:
             self.id = identity(db)
         except Unusable as error:
             raise Unusable(f"{self.path}: {error.message}") from None
-        # Nobody else uses the file, so the holder of each claim is dead.
-        db.execute(
-            "UPDATE task SET lease = ?1, cancel_at = min(cancel_at, ?1) WHERE lease > 0",
-            (GIVEN_UP,),
-        )
-        # The time of a cancel without a worker is by the clock of the process that accepted it.
-        db.execute(
-            "UPDATE task SET cancel_at = ? WHERE cancel_at > 0 AND holder = '' AND ended IS NULL",
-            (GIVEN_UP,),
-        )
-        db.execute(
-            "UPDATE line SET due = 0, taken = 0 WHERE behind = 1 AND parked = 0 AND taken = 1"
-        )
+        claims.release(db)
         return Transaction(db, max_task_bytes=self.max_task_bytes, damage=self._damage)
 
     async def close(self) -> None:
@@ -193,7 +153,7 @@ class SqliteStore:
         self._release()
 
     def _release(self) -> None:
-        self._pool.shutdown()
+        self._readers.close()
         for db in self._open:
             db.close()
         self._open.clear()
@@ -225,9 +185,9 @@ class SqliteStore:
         live = self._recent.find(scope, task)
         if live is not None and live.first == 1:
             return Record(live.task(), live.head) if live.head.born else None
-        folded = self._now(lambda view: view.small(task, scope))
+        folded = self._readers.now(lambda view: view.small(task, scope))
         if isinstance(folded, SqliteHead):
-            folded = await self._read(lambda view: view.load(task, scope))
+            folded = await self._readers.run(lambda view: view.load(task, scope))
         if not isinstance(folded, Folded) or not folded.head.born:
             return None
         self._keep(folded)
@@ -247,67 +207,37 @@ class SqliteStore:
             if len(self._keys) >= KNOWN:
                 self._keys.clear()
             known = self._keys[task] = (row.key, row.scope)
-        return self._now(lambda view: view.read(task, known[0], after, limit))
+        return self._readers.now(lambda view: view.read(task, known[0], after, limit))
 
     async def list(self, scope: Scope, query: Query) -> Page:
         """See `Store.list`."""
-        return await self._read(lambda view: view.page(scope, query))
+        return await self._readers.run(lambda view: view.page(scope, query))
 
     async def messages(
         self, scope: Scope, context: str, before: MessagePlace, limit: int, task: str = ""
     ) -> Sequence[MessagePlace]:
         """See `Store.messages`."""
-        return self._now(lambda view: view.messages(scope, context, before, limit, task))
+        return self._readers.now(lambda view: view.messages(scope, context, before, limit, task))
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """See `Store.tally`."""
-        return self._now(lambda view: view.tally(scope))
+        return self._readers.now(lambda view: view.tally(scope))
 
     async def find(self, agent: str, task: str) -> Head | None:
         """See `Store.find`."""
-        row = self._now(lambda view: view.row(task))
+        row = self._readers.now(lambda view: view.row(task))
         return row.head() if row and row.scope.agent == agent else None
 
     async def owner(self, scope: Scope, task: str) -> str | None:
         """See `Store.owner`."""
-        return self._now(lambda view: view.owner(scope, task))
-
-    async def cancel(
-        self,
-        scope: Scope,
-        task: str,
-        request: CancelRequested,
-        canceled: TaskStatusUpdateEvent,
-        grace: float,
-        receipt: Receipt | None = None,
-        *,
-        undo: bool = False,
-    ) -> Head:
-        """See `Store.cancel`."""
-
-        work = partial(
-            log_changes.cancel,
-            scope=scope,
-            task=task,
-            request=request,
-            canceled=canceled,
-            grace=grace,
-            receipt=receipt,
-            undo=undo,
-        )
-        return await self._writer.submit(work)
-
-    async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
-        """See `Store.put_webhook`."""
-        work = partial(log_changes.put_webhook, scope=scope, webhook=self._encrypted(webhook))
-        await self._writer.submit(work)
+        return self._readers.now(lambda view: view.owner(scope, task))
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
         """See `Store.webhooks`."""
         row = self._row(scope, task)
         if row is None or not row.born:
             raise TaskNotFound
-        found = self._now(lambda view: view.webhooks(row))
+        found = self._readers.now(lambda view: view.webhooks(row))
         try:
             return [self._decrypted(webhook) for webhook in found]
         except Undecryptable as error:
@@ -336,55 +266,43 @@ class SqliteStore:
         spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
-        names = list(agents)
-        self._turn += 1
-        first = self._turn % len(names) if names else 0
-        names = names[first:] + names[:first]
-
-        def work(transaction: Transaction) -> Sequence[tuple[Head, Received]]:
-            taken: list[tuple[Head, Received]] = []
-            until, left = time.monotonic() + lease, limit
-            if passing:
-                queues = [transaction.others(agent, left, passing) for agent in names]
-                taken += _take(transaction, queues, worker, until, left)
-                left = min(left - len(taken), spare)
-            if left:
-                queues = [transaction.ready(agent, left) for agent in names]
-                taken += _take(transaction, queues, worker, until, left)
-                for agent, queue in zip(names, queues, strict=True):
-                    if len(queue) < left and not any(row.ready for row in queue):
-                        transaction.taken(agent)
-            return taken
-
-        claims: asyncio.Future[Sequence[Claim]] = self._loop.create_future()
-        taking = self._writer.submit(work)
+        taking = self._writer.submit(
+            partial(
+                claims.take,
+                agents=self._in_turn(agents),
+                worker=worker,
+                lease=lease,
+                limit=limit,
+                passing=passing,
+                spare=spare,
+            )
+        )
+        whole: asyncio.Future[Sequence[Claim]] = self._loop.create_future()
 
         def taken(future: asyncio.Future[Sequence[tuple[Head, Received]]]) -> None:
             if error := future.exception():
-                claims.set_exception(error)
+                whole.set_exception(error)
                 return
             found = [
                 Claim(head=head, task=birth(received), received=received)
                 for head, received in future.result()
             ]
             if all(claim.turn == 1 for claim in found):
-                claims.set_result(found)
+                whole.set_result(found)
             else:  # the entries before the message have to be read
-                folding = asyncio.ensure_future(self._folded(found, claims))
+                folding = asyncio.ensure_future(self._folded(found, whole))
                 self._folding.add(folding)
                 folding.add_done_callback(self._folding.discard)
 
         taking.add_done_callback(taken)
-        return claims
+        return whole
 
-    async def _folded(
-        self, found: Sequence[Claim], claims: asyncio.Future[Sequence[Claim]]
-    ) -> None:
+    async def _folded(self, found: Sequence[Claim], whole: asyncio.Future[Sequence[Claim]]) -> None:
         """Complete claims by their tasks. An unreadable one does not delay the others."""
-        whole = []
+        read = []
         for claim in found:
             try:
-                whole.append(replace(claim, task=await self._folded_task(claim)))
+                read.append(replace(claim, task=await self._folded_task(claim)))
             except Exception as error:  # noqa: BLE001 - it concerns this task alone
                 if not isinstance(error, Unreadable):  # it has been logged
                     logger.error("a task cannot be read: %s", error, extra={"task": claim.head.id})
@@ -394,7 +312,7 @@ class SqliteStore:
                     await self.revoke(claim.head, event, begun=False)
                 except Unavailable as worse:  # its lease expires
                     logger.error("cannot release a claim: %s", worse)
-        claims.set_result(whole)
+        whole.set_result(read)
 
     async def _folded_task(self, claim: Claim) -> Task:
         live = self._recent.find(claim.head.scope, claim.head.id)
@@ -402,14 +320,14 @@ class SqliteStore:
             return live.task()
         if claim.turn == 1:
             return claim.task
-        folded = await self._read(partial(Queries.load, task=claim.head.id))
+        folded = await self._readers.run(partial(Queries.load, task=claim.head.id))
         assert folded is not None  # a claimed task is not deleted
         self._keep(folded)
         return folded.task
 
     async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
         """See `Store.private`."""
-        found = await self._read(lambda view: view.private(task, scope))
+        found = await self._readers.run(lambda view: view.private(task, scope))
         return decrypt_private(found, task, self._encryption)
 
     def append(
@@ -430,7 +348,7 @@ class SqliteStore:
     async def context_value(self, claim: Claim) -> ContextValue | None:
         """See `Store.context_value`."""
         task, encryption = claim.head.id, self._encryption
-        return await self._read(lambda view: context_values.read(view.db, task, encryption))
+        return await self._readers.run(lambda view: context_values.read(view.db, task, encryption))
 
     async def save_context(self, claim: Claim, value: bytes, version: int, key: str) -> int:
         """See `Store.save_context`."""
@@ -467,71 +385,36 @@ class SqliteStore:
 
     async def held(self, worker: str) -> Sequence[Head]:
         """See `Store.held`."""
-        return await self._read(lambda view: view.held(worker))
+        return await self._readers.run(lambda view: view.held(worker))
 
     # -- for every replica
 
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
         """See `Store.expired`."""
-        found, broken = await self._read(lambda view: view.expired(agents, limit))
-        if broken:
-            await self._set_aside(broken)
+        found, broken = await self._readers.run(lambda view: view.expired(agents, limit))
+        for task, error in broken:
+            await self._set_aside(task, error)
         return found
 
-    async def _set_aside(self, broken: Sequence[tuple[str | int, Unreadable]]) -> None:
-        """Set tasks with unreadable heads aside, by id or key."""
-
-        def work(transaction: Transaction) -> None:
-            for task, error in broken:
-                transaction.set_aside(task, error)
-
-        await self._writer.submit(work)
-
-    async def revoke(
-        self,
-        head: Head,
-        event: TaskStatusUpdateEvent | None,
-        *,
-        expired: bool = False,
-        begun: bool = True,
-        delay: float = 0.0,
-    ) -> Head | None:
-        """See `Store.revoke`."""
-
-        work = partial(
-            log_changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
-        )
-        try:
-            return await self._writer.submit(work)
-        except Unreadable as error:
-            await self._set_aside([(head.id, error)])
-            return None
+    async def _set_aside(self, task: str | int, error: Unreadable) -> None:
+        await self._writer.submit(lambda transaction: transaction.set_aside(task, error))
 
     async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
         """See `Store.wake`."""
-        tasks = await self._read(lambda view: view.due_tasks(agents, limit))
+        tasks = await self._readers.run(lambda view: view.due_tasks(agents, limit))
         return await self._writer.submit(partial(log_changes.wake, tasks=tasks)) if tasks else {}
-
-    async def wake_now(self, tasks: Collection[str]) -> Mapping[str, int]:
-        """See `Store.wake_now`."""
-        return (
-            await self._writer.submit(partial(log_changes.wake_now, tasks=tasks)) if tasks else {}
-        )
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
-        return await self._read(lambda view: view.moved(places))
+        return await self._readers.run(lambda view: view.moved(places))
 
     async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
         """See `Store.census`."""
-        return await self._read(lambda view: view.census(agents))
+        return await self._readers.run(lambda view: view.census(agents))
 
     async def probe(self) -> None:
         """See `Store.probe`."""
-        writer = self._writer
-        if writer.failed or time.monotonic() - writer.wrote >= WRITTEN:
-            await writer.submit(Transaction.probe)
-            writer.wrote, writer.failed = time.monotonic(), False
+        await self._writer.probe()
 
     async def prune(self) -> int:
         """See `Store.prune`."""
@@ -559,24 +442,12 @@ class SqliteStore:
             self._keys.clear()
         return count
 
-    async def _prune_reservations(self) -> int:
-        if time.monotonic() - self._reservations_swept < PRUNE_EVERY:
-            return 0
-        count = await self._writer.submit(lambda transaction: reservations.prune(transaction.db))
-        if count < PRUNE_AT_ONCE:
-            self._reservations_swept = time.monotonic()
-        return count
+    async def _delete_reservations(self) -> int:
+        return await self._writer.submit(lambda transaction: reservations.prune(transaction.db))
 
-    # -- independent of tasks
-
-    async def reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
-        """See `Store.reserve`."""
-        body = encode_value(value, space, key, self._encryption)
+    async def _reserve_body(self, space: str, key: str, body: bytes, keep: float | None) -> bytes:
         work = partial(reservations.reserve, space=space, key=key, body=body, keep=keep)
-        found = await self._writer.submit(work)
-        if found is body:
-            return value
-        return decode_value(found, space, key, self._encryption)
+        return await self._writer.submit(work)
 
     # -- for the delivery of webhooks
 
@@ -588,7 +459,7 @@ class SqliteStore:
         passing: Collection[Owner] = NOBODY,
     ) -> Sequence[WebhookCursor]:
         """See `Store.dispatch`."""
-        if not await self._read(lambda view: view.due(agents)):
+        if not await self._readers.run(lambda view: view.due(agents)):
             return ()  # called often, and usually nothing is due
         taken: list[WebhookCursor] = []
         first = (limit + 1) // 2
@@ -597,22 +468,12 @@ class SqliteStore:
             taken = await self._writer.submit(work)
         if passing or (len(taken) == first < limit):
             rest = limit - len(taken)
-            found = [
-                lane for agent in agents for lane in await self._due_lanes(agent, rest, passing)
-            ]
+            found = await deliveries.due_lanes(
+                self._readers, self._delivery_order, agents, rest, passing
+            )
             work = partial(deliveries.take_of, lanes=found, limit=rest, lease=lease)
             taken += await self._writer.submit(work) if found else ()
         return [line for item in taken if (line := await decrypted(self, self._encryption, item))]
-
-    async def _due_lanes(
-        self, agent: str, limit: int, passing: Collection[Owner]
-    ) -> Sequence[Lane]:
-        skipped = await self._read(lambda view: view.passed(agent, passing))
-
-        async def walk(after: int, most: int) -> Sequence[tuple[int, bool]]:
-            return await self._read(lambda view: view.walk(agent, after, most))
-
-        return await self._turns.due(agent, walk, limit, skipped)
 
     async def dispatched(
         self,
@@ -635,7 +496,7 @@ class SqliteStore:
         self, limit: int, *, parked: bool | None = None
     ) -> Sequence[WebhookCursor]:
         """See `Store.lines`."""
-        return await self._read(lambda view: view.undelivered(limit, parked))
+        return await self._readers.run(lambda view: view.undelivered(limit, parked))
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `Store.redrive`."""
@@ -648,38 +509,14 @@ class SqliteStore:
         self._recent.clear()
         self._keys.clear()
 
-    def _new_view(self) -> Queries:
+    def _view(self) -> Queries:
         db = self.driver.connect(self.path)
         self._open.append(db)
         prepare(db, synchronous=self.synchronous, query_only=True)
         return Queries(db, self._damage)
 
-    def _now(self, look: Callable[[Queries], T]) -> T:
-        """Read in the event loop: a few pages, probably in memory, cost less than a change of
-        threads."""
-        try:
-            return look(self._view)
-        except self.driver.error as error:
-            raise unavailable(error) from error
-
-    async def _read(self, look: Callable[[Queries], T]) -> T:
-        """Read in a thread."""
-
-        def run() -> T:
-            view = getattr(self._views, "view", None)
-            if view is None:
-                view = self._views.view = self._new_view()
-            return look(view)
-
-        if not self._open:
-            raise Unavailable("The store is closed")
-        try:
-            return await self._loop.run_in_executor(self._pool, run)
-        except self.driver.error as error:
-            raise unavailable(error) from error
-
     def _row(self, scope: Scope, task: str) -> SqliteHead | None:
-        return self._now(lambda view: view.row(task, scope))
+        return self._readers.now(lambda view: view.row(task, scope))
 
     def _keep(self, folded: Folded) -> None:
         """Store a snapshot of what was folded, if it is worth it."""
@@ -699,38 +536,6 @@ class SqliteStore:
                 )
 
         self._writer.submit(work).add_done_callback(lambda future: future.exception())
-
-    def _encrypted(self, webhook: Webhook) -> Webhook:
-        return secrets(webhook, self._encryption.encrypt)
-
-    def _decrypted(self, webhook: Webhook) -> Webhook:
-        return secrets(webhook, self._encryption.decrypt)
-
-
-def _take(
-    transaction: Transaction,
-    queues: Sequence[Sequence[SqliteHead]],
-    worker: str,
-    until: float,
-    limit: int,
-) -> list[tuple[Head, Received]]:
-    """Claim rows: one of each agent in turn, so that a busy agent does not starve the others."""
-    taken: list[tuple[Head, Received]] = []
-    for place in range(max(map(len, queues), default=0)):
-        for queue in queues:
-            if place < len(queue) and len(taken) < limit:
-                row = queue[place]
-                try:
-                    received = transaction.received(row, row.next_turn)
-                except Unreadable as error:  # it must not delay the others
-                    transaction.damage.found(error, "the task has failed")
-                    row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
-                else:
-                    row.take(worker, until)
-                    row.latest = None
-                    taken.append((row.head(), received))
-                transaction.touch(row)
-    return taken
 
 
 def store(settings: Settings) -> SqliteStore:

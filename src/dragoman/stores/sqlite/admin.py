@@ -39,7 +39,8 @@ from dragoman.stores.codec import STATES
 from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.sql_head import SqlHead
-from dragoman.stores.sqlite import RECEIPTS, change_owner, schema, transfer
+from dragoman.stores.sql_store import RECEIPTS
+from dragoman.stores.sqlite import change_owner, schema, transfer
 from dragoman.stores.sqlite.context_values import OF_TASK, any_there
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import BUSY, fetch, prepare, unavailable

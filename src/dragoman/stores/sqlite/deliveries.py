@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from dragoman.model.caller import Scope
 from dragoman.stores.codec import stub, webhook_of
-from dragoman.stores.delivery_order import Lane
+from dragoman.stores.delivery_order import DeliveryOrder, Lane
 from dragoman.stores.sqlite.driver import fetch
 from dragoman.stores.sqlite.rows import named
 from dragoman.stores.sqlite.transaction import Transaction
-from dragoman.stores.store import Unreadable, Webhook, WebhookCursor
+from dragoman.stores.store import Owner, Unreadable, Webhook, WebhookCursor
 from dragoman.stores.unreadable_rows import DECODING
+
+if TYPE_CHECKING:
+    from dragoman.stores.sqlite.queries import Queries
+    from dragoman.stores.sqlite.readers import Readers
 
 LINE = (
     "SELECT line.task, line.id, scope.agent, scope.tenant, scope.owner, task.id, line.webhook, "
@@ -66,6 +71,29 @@ def _line(columns: Any, webhook: Webhook) -> WebhookCursor:
         reason=reason,
         ticket=ticket,
     )
+
+
+async def due_lanes(
+    readers: Readers,
+    order: DeliveryOrder,
+    agents: Collection[str],
+    limit: int,
+    passing: Collection[Owner],
+) -> list[Lane]:
+    """Return the lanes whose webhooks are due, in the order of their turns."""
+    found: list[Lane] = []
+    for agent in agents:
+        skipped = await readers.run(partial(_passed, agent, passing))
+        found += await order.due(agent, partial(_walk, readers, agent), limit, skipped)
+    return found
+
+
+def _passed(agent: str, passing: Collection[Owner], view: Queries) -> set[int]:
+    return view.passed(agent, passing)
+
+
+async def _walk(readers: Readers, agent: str, after: int, most: int) -> Sequence[tuple[int, bool]]:
+    return await readers.run(lambda view: view.walk(agent, after, most))
 
 
 def take(

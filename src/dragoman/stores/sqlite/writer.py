@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from dragoman.model.caller import Scope
 from dragoman.model.errors import Unavailable
 from dragoman.stores.batched_write import Job
 from dragoman.stores.cache import Commit
 from dragoman.stores.sqlite.driver import Driver, unavailable
 from dragoman.stores.sqlite.transaction import Transaction
+from dragoman.stores.store import WRITTEN
 from dragoman.telemetry.logs import logger
 
 T = TypeVar("T")
@@ -50,14 +52,29 @@ class Writer:
         """Whether the latest write failed."""
         self._thread.start()
 
-    def submit(self, work: Callable[[Transaction], T]) -> asyncio.Future[T]:
-        """Submit a change. Changes are made in the order of these calls."""
+    def submit(
+        self,
+        work: Callable[[Transaction], T],
+        /,
+        *tasks: str,
+        receipt: tuple[Scope, str] | None = None,
+        fresh: bool = False,
+        owner: Scope | None = None,
+    ) -> asyncio.Future[T]:
+        """Submit a change. Changes are made in the order of these calls. What a change reads need
+        not be known before, because nobody else writes."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self._closed:
             future.set_exception(Unavailable("The store is closed"))
         else:
             self._jobs.put(Job(work, future))
         return future
+
+    async def probe(self) -> None:
+        """Write something, unless a write has just succeeded. Raises Unavailable."""
+        if self.failed or time.monotonic() - self.wrote >= WRITTEN:
+            await self.submit(Transaction.probe)
+            self.wrote, self.failed = time.monotonic(), False
 
     async def close(self) -> None:
         """Finish all submitted changes."""
@@ -70,7 +87,7 @@ class Writer:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._group([job], self._more)
-        self._tell(self._ended.set_result, None)
+        self._call_in_loop(self._ended.set_result, None)
 
     def _more(self) -> Job | None:
         """Return the other waiting changes. The end mark stays for later."""
@@ -97,12 +114,12 @@ class Writer:
             logger.error("a write failed: %s", error)
         if commits:  # otherwise there was nothing to write
             self.wrote, self.failed = time.monotonic(), False
-        self._tell(self._deliver, jobs, commits)
+        self._call_in_loop(self._deliver, jobs, commits)
 
     def _commit(self, jobs: list[Job], more: Callable[[], Job | None]) -> list[Commit]:
         transaction = self._transaction
         if transaction.begin():
-            self._tell(self._forget)
+            self._call_in_loop(self._forget)
         try:
             for job in jobs:  # The list grows: changes that arrive meanwhile are made with these.
                 job.attempt(transaction)
@@ -113,7 +130,7 @@ class Writer:
             transaction.rollback()
             raise
 
-    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+    def _call_in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the result
             self._loop.call_soon_threadsafe(call, *arguments)
 

@@ -1,0 +1,15 @@
+"""MCP servers as agents: each tool is a skill.
+
+mcp_servers       which server: a command, or a URL
+server_process    a server that runs as a child process
+server_requests   a server that is reached over HTTP
+connection        one connection to a server
+connection_pool   the connections to one server: how many, for whom, and when they end
+tool_definitions  what a server says of its tools, made safe for a card
+approved_tools    which definitions of tools are approved
+tool_questions    what a tool asks, as questions to the client, and the answers
+sampling          what a tool asks of a model
+running_call      a call of a tool while it runs
+tool_call         a call of a tool as a durable turn
+mcp_agent         the agent
+"""

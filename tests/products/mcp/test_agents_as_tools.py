@@ -1,0 +1,262 @@
+"""Agents of an App as tools: what the official client of MCP sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import mcp.types as types
+import pytest
+from mcp import MCPError
+
+from dragoman import App
+from dragoman.mcp import McpApp, mounts
+from tests.harness.server import served
+from tests.products.mcp import served_agents as desk
+from tests.products.mcp.clients import MODES, User, client, task_of, text
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HELLO = {"message": "Hello"}
+
+
+@pytest.fixture(scope="module")
+async def url() -> AsyncIterator[str]:
+    async with served(App(desk.desk, mounts=mounts(desk.desk))) as server:
+        yield f"{server.url}/mcp"
+
+
+@pytest.fixture(scope="module")
+async def hasty() -> AsyncIterator[str]:
+    """A server that soon answers with a task."""
+    async with served(App(desk.desk, mounts=mounts(desk.desk, patience=0.3))) as server:
+        yield f"{server.url}/mcp"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_each_skill_is_a_tool(url: str, mode: str) -> None:
+    async with client(url, mode) as found:
+        tools = {tool.name: tool for tool in (await found.list_tools()).tools}
+    assert {*desk.desk.skills} <= {*tools}
+    assert {*tools} - {*desk.desk.skills} == {"get_task", "answer_task", "cancel_task"}
+    book = tools["book"]
+    assert book.description == "Book a flight.\n(A skill of the agent Desk.)"
+    assert book.input_schema["properties"]["city"] == {"type": "string", "description": "Where to"}
+    assert book.input_schema["required"] == ["city"]
+    assert book.output_schema is not None
+    assert {*book.output_schema["properties"]} == {"reference", "seats"}
+    assert tools["echo"].input_schema["required"] == ["message"]
+    assert "required" not in tools["reserve"].input_schema  # the agent asks
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_call_returns_the_result_of_the_skill(url: str, mode: str) -> None:
+    async with client(url, mode) as found:
+        result = await found.call_tool("book", {"city": "Rome", "seats": 2})
+        said = await found.call_tool("echo", HELLO)
+    assert result.structured_content == {"reference": "FL-Rome", "seats": 2}
+    assert json.loads(text(result)) == result.structured_content
+    assert (text(said), said.is_error) == ("Hello", False)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_wrong_arguments_are_an_error_that_names_them(url: str, mode: str) -> None:
+    async with client(url, mode) as found:
+        result = await found.call_tool("book", {"town": "Rome"})
+        with pytest.raises(MCPError, match="Unknown tool"):
+            await found.session.call_tool("nothing", {})
+    assert result.is_error
+    assert "city: is required" in text(result)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_progress_is_reported(url: str, mode: str) -> None:
+    user = User()
+    async with client(url, mode) as found:
+        result = await found.call_tool("progress", HELLO, progress_callback=user.report)
+    assert user.progress == ["searching", "comparing", "Found"]
+    assert text(result) == "Found"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_question_is_an_elicitation(url: str, mode: str) -> None:
+    user = User({"answer": "On Monday"})
+    async with client(url, mode, user) as found:
+        result = await found.call_tool("chat", HELLO)
+    assert [params.message for params in user.asked] == ["Which date?"]
+    assert text(result) == "Booked On Monday"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_missing_parameters_are_the_fields_of_a_form(url: str, mode: str) -> None:
+    user = User({"nights": 3})
+    async with client(url, mode, user) as found:
+        result = await found.call_tool("reserve", {"city": "Rome"})
+    (asked,) = user.asked
+    assert isinstance(asked, types.ElicitRequestFormParams)
+    assert asked.requested_schema["properties"] == {"nights": {"type": "integer"}}
+    assert result.structured_content == {"reference": "HO-Rome", "seats": 3}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [({"approve": True}, "Paid"), ({"approve": False}, "declined"), ("decline", "declined")],
+)
+async def test_an_approval_is_a_form_with_one_field(
+    url: str, mode: str, answer: Any, said: str
+) -> None:
+    user = User(answer)
+    async with client(url, mode, user) as found:
+        result = await found.call_tool("pay", HELLO)
+    assert "Operation: " in user.asked[0].message
+    assert said in text(result)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_to_decline_tells_the_agent(url: str, mode: str) -> None:
+    user = User("decline", {"answer": "On Sunday"})
+    async with client(url, mode, user) as found:
+        result = await found.call_tool("chat", HELLO)
+    assert len(user.asked) == 2  # the agent has asked again
+    assert text(result) == "Booked On Sunday"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_after_cancel_the_question_waits(url: str, mode: str) -> None:
+    async with client(url, mode, User("cancel")) as found:
+        result = await found.call_tool("chat", HELLO)
+        id = task_of(result)
+        assert "call the tool `answer_task`" in text(result)
+        answered = await found.call_tool("answer_task", {"task_id": id, "message": "On Friday"})
+    assert text(answered) == "Booked On Friday"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_client_that_cannot_ask_is_told_what_to_call(url: str, mode: str) -> None:
+    async with client(url, mode) as found:
+        result = await found.call_tool("pay", HELLO)
+        assert not result.is_error
+        assert '"approve": true' in text(result)
+        call = {"task_id": task_of(result), "approve": True}
+        assert text(await found.call_tool("answer_task", call)) == "Paid"
+        typed = await found.call_tool("reserve", {"city": "Rome"})
+        assert typed.is_error  # the tool promises data, and clients check that
+        data = {"task_id": task_of(typed), "data": {"nights": 1}}
+        assert (await found.call_tool("answer_task", data)).structured_content["seats"] == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_failure_has_the_words_and_what_there_is(url: str, mode: str) -> None:
+    async with client(url, mode) as found:
+        result = await found.call_tool("fail", HELLO)
+    assert result.is_error
+    assert text(result) == "The task has failed: No seats are left\nhalf"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_files_both_ways(url: str, mode: str) -> None:
+    async with client(url, mode) as found:
+        result = await found.call_tool("files", HELLO)
+        _, image, ticket, terms = result.content
+        read = await found.read_resource(ticket.resource.uri)
+        size = await found.call_tool("size", {"document": "data:text/plain;base64,aGVsbG8="})
+        wrong = await found.call_tool("size", {"document": "hello"})
+    assert (image.type, image.mime_type) == ("image", "image/png")
+    assert ticket.resource.blob == read.contents[0].blob == "JVBERg=="
+    assert (terms.type, terms.uri) == ("resource_link", "https://a.example/terms.pdf")
+    assert text(size) == "it has 5 bytes"
+    assert "by its URL" in text(wrong)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_artifacts_of_past_tasks_are_resources(url: str, mode: str) -> None:
+    async with client(url, mode) as found:
+        id = task_of(await found.call_tool("echo", {"message": f"kept {mode}"}))
+        listed = (await found.list_resources()).resources
+        (uri,) = [each.uri for each in listed if id in each.uri]
+        read = await found.read_resource(uri)
+        with pytest.raises(MCPError, match="no resource"):
+            await found.read_resource(uri.replace("artifacts", "others"))
+    assert read.contents[0].text == f"kept {mode}"
+
+
+async def test_examples_are_prompts(url: str) -> None:
+    async with client(url) as found:
+        names = [prompt.name for prompt in (await found.list_prompts()).prompts]
+        prompt = await found.get_prompt(names[0])
+        with pytest.raises(MCPError, match="no prompt"):
+            await found.get_prompt("book-9")
+    assert names == ["book-1", "book-2"]
+    assert prompt.messages[0].content.text == "Book a flight to Rome"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_long_call_is_answered_with_its_task(hasty: str, mode: str) -> None:
+    async with client(hasty, mode) as found:
+        result = await found.call_tool("wait", HELLO)
+        id = task_of(result)
+        assert "`get_task`" in text(result)
+        assert "still working" in text(await found.call_tool("get_task", {"task_id": id}))
+        canceled = await found.call_tool("cancel_task", {"task_id": id})
+        again = await found.call_tool("get_task", {"task_id": id, "wait": 5})
+    assert text(canceled) == text(again) == "The task was canceled."
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_to_cancel_the_call_cancels_the_task(url: str, mode: str) -> None:
+    desk.began, desk.released = asyncio.Event(), asyncio.Event()
+    async with client(url, mode) as found:
+        calling = asyncio.create_task(found.call_tool("wait", HELLO))
+        async with asyncio.timeout(10):
+            await desk.began.wait()
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+            await desk.released.wait()
+
+
+async def test_a_repetition_runs_nothing_twice(url: str) -> None:
+    meta = {"dragoman/idempotency-key": "one"}
+    async with client(url) as found:
+        first = await found.call_tool("echo", HELLO, meta=meta)
+        second = await found.call_tool("echo", HELLO, meta=meta)
+        other = await found.call_tool("echo", HELLO)
+        wrong = await found.call_tool("echo", {"message": "Bye"}, meta=meta)
+    assert task_of(first) == task_of(second) != task_of(other)
+    assert wrong.is_error
+
+
+async def test_ids_of_requests_alone_are_no_key(url: str) -> None:
+    async with client(url) as one, client(url) as two:
+        first = await one.call_tool("echo", HELLO)  # both have the same id
+        second = await two.call_tool("echo", HELLO)
+    assert task_of(first) != task_of(second)
+
+
+async def test_several_agents_have_a_server_each_and_one_for_all() -> None:
+    app = App(desk.desk, desk.hotel, mounts=mounts(desk.desk, desk.hotel))
+    async with served(app) as server:
+        async with client(f"{server.url}/mcp") as found:
+            names = {tool.name for tool in (await found.list_tools()).tools}
+            said = await found.call_tool("Hotel_book_room", HELLO)
+            id = task_of(said)
+        async with client(f"{server.url}/hotel/mcp") as found:
+            alone = {tool.name for tool in (await found.list_tools()).tools}
+            again = await found.call_tool("get_task", {"task_id": id})
+        async with client(f"{server.url}/desk/mcp") as found:
+            hidden = await found.call_tool("get_task", {"task_id": id})
+    assert {"Hotel_book_room", "Desk_book", "get_task"} <= names
+    assert alone == {"book_room", "get_task", "answer_task", "cancel_task"}
+    assert text(said) == text(again) == "room: Hello"
+    assert "there is no task" in text(hidden)
+
+
+async def test_without_the_app_that_authenticates_nothing_is_served() -> None:
+    with pytest.raises(RuntimeError, match="mount it in an App"):
+        await McpApp()({"type": "http", "path": "/"}, None, None)
+    with pytest.raises(ValueError, match="patience"):
+        McpApp(patience=0)
+    with pytest.raises(RuntimeError, match="no agent 'nobody'"):
+        async with App(desk.desk, mounts={"/mcp": McpApp(agent="nobody")}):
+            pass
