@@ -370,7 +370,10 @@ def _encoded(kept: ConversationState) -> bytes:
 
 
 def _decoded(state: bytes) -> ConversationState:
-    return msgspec.json.decode(without_gone(state, _note), type=ConversationState)
+    kept = msgspec.json.decode(without_gone(state, _note), type=ConversationState)
+    if not all(isinstance(item, dict) and {"role", "type"} & set(item) for item in kept.history):
+        raise ValueError("an item has no type")  # the SDK gives the model what it does not know
+    return kept
 
 
 def _note(item: dict[str, Any]) -> dict[str, Any] | None:
