@@ -57,8 +57,10 @@ def _merged(base: Any, ours: Any, theirs: Any) -> Any:
 
 
 def _merged_lists(base: list[Any], ours: list[Any], theirs: list[Any]) -> list[Any]:
-    if all(each[: len(base)] == base for each in (ours, theirs)):
-        return [*theirs, *ours[len(base) :]]
+    known = len(base)
+    # perhaps both have written the known items anew, in another form
+    if min(len(ours), len(theirs)) >= known and ours[:known] == theirs[:known]:
+        return [*theirs, *ours[known:]]
     if len(base) == len(ours) == len(theirs):  # such as a pair
         return [_merged(*items) for items in zip(base, ours, theirs, strict=True)]
     return ours

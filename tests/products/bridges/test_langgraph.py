@@ -114,7 +114,7 @@ async def test_a_breakpoint_that_was_not_logged_needs_an_approval(
 ) -> None:
     """With a checkpointer of the user's own."""
     desk = serve("lost_before_breakpoint")
-    async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
+    async with asyncio.timeout(PATIENCE), Client.connect(desk.url, attempts=30) as client:
         sending = asyncio.create_task(client.send("delete", context="c"))
         await ended(desk)
         asked = await sending
@@ -128,7 +128,7 @@ async def test_a_breakpoint_that_was_not_logged_needs_an_approval(
 async def test_a_message_is_not_added_twice(serve: Callable[..., Desk]) -> None:
     """A process ends after the graph has ended, and before that is logged."""
     desk = serve("lost_at_the_end")
-    async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
+    async with asyncio.timeout(PATIENCE), Client.connect(desk.url, attempts=30) as client:
         sending = asyncio.create_task(client.send("one", context="c"))
         await ended(desk)
         assert (await sending).state is C

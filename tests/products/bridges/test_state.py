@@ -285,6 +285,7 @@ async def test_agents_tenants_and_callers_do_not_share_a_conversation() -> None:
     [
         ([1], [1, 2], [1, 3], [1, 3, 2]),
         ([], [2], [3], [3, 2]),
+        ([1], [5, 2], [5, 3], [5, 3, 2]),  # both have written the known item anew
         ([1, 2], [2, 4], [1, 2, 3], [2, 4]),  # ours has forgotten something
         ({"a": [1], "b": 1}, {"a": [1, 2], "b": 2}, {"a": [1], "b": 3}, {"a": [1, 2], "b": 2}),
         ({"a": 1}, {"a": 1, "b": 2}, {"c": 3}, {"c": 3, "b": 2}),
