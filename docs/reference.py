@@ -16,6 +16,7 @@ PACKAGES = {
     "dragoman": "Write agents and serve them.",
     "dragoman.client": "Call agents.",
     "dragoman.client.sync": "Call agents from code that does not await.",
+    "dragoman.admin": "Read a store as an operator.",
     "dragoman.catalog": "Read and write catalogs of agents.",
     "dragoman.registry": "Keep a registry of agents, and ask it.",
     "dragoman.security": "Identify callers.",
@@ -23,6 +24,10 @@ PACKAGES = {
     "dragoman.orchestrator": "Have a team of agents do the work.",
     "dragoman.mcp": "Use agents as tools of MCP, and MCP servers as agents.",
     "dragoman.testing": "Test agents and clients.",
+    "dragoman.webhooks.receiver": "Receive webhooks of any agent.",
+    "dragoman.bridges.remote": "Use remote agents as tools in any framework.",
+    "dragoman.bridges.bridge": "Serve agents of a framework of your own.",
+    "dragoman.model.errors": "The errors of A2A.",
 }
 PAGE = Path(__file__).with_name("reference.md")
 SETTINGS = Path(__file__).with_name("settings.md")

@@ -191,7 +191,7 @@ def seed(here: Path, *lines: dict[str, Any], name: str = "echo.db") -> Path:
     return here / name
 
 
-def opened(here: Path, **options: Any) -> admin.StoreAdmin:
+def opened(here: Path, **options: Any) -> admin.DatabaseAdmin:
     """The store that the settings name."""
     if where := url(here):
         return postgres.PostgresAdmin(where, **options)

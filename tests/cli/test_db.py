@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from dragoman import Turn
+from dragoman.admin import Choice
 from dragoman.cli import main, terminal_format
 from dragoman.model import clock
 from dragoman.model.types import TaskState
-from dragoman.stores.admin import Choice, Missing
+from dragoman.stores.admin import Missing, beginning
 from dragoman.stores.sqlite import SqliteStore, admin, schema
 from dragoman.stores.sqlite.admin import SqliteAdmin
 from dragoman.stores.sqlite.lock import Lock
@@ -218,10 +219,10 @@ CHOICES = [
     Choice(),
     Choice(agent="echo"),
     Choice(owner="", since="2026"),
-    Choice(state=TaskState.WORKING),
-    Choice(state=TaskState.WORKING, since="2026"),
+    Choice(states=(TaskState.WORKING,)),
+    Choice(states=(TaskState.WORKING,), since="2026"),
     Choice(context="c"),
-    Choice(context="c", state=TaskState.WORKING, since="2026"),
+    Choice(context="c", states=(TaskState.WORKING,), since="2026"),
 ]
 
 
@@ -409,7 +410,7 @@ def test_sizes() -> None:
     ],
 )
 def test_urls_keep_their_secrets(url: str, shown: str) -> None:
-    assert terminal_format.host(url) == shown
+    assert beginning(url) == shown
 
 
 def test_a_meter_is_for_a_terminal(

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dragoman.admin import Choice
 from dragoman.model.caller import qualified
-from dragoman.stores.admin import Choice, Pruned
+from dragoman.stores.admin import Pruned
 from dragoman.stores.postgres import admin as postgres
 from dragoman.stores.postgres import schema as versions
 from dragoman.stores.sqlite import admin as sqlite
@@ -292,7 +293,7 @@ def test_a_backup_is_of_one_moment(here: Path, monkeypatch: pytest.MonkeyPatch) 
         admin.backup(here / "copy.sqlite", force=False, progress=meanwhile)
     assert steps > 10
     with SqliteAdmin(here / "copy.sqlite") as copy:
-        assert {row.id for row in copy.tasks(Choice())} == {f"t{n}" for n in range(20)}
+        assert {row.id for row in copy.tasks(Choice()).rows} == {f"t{n}" for n in range(20)}
     sound(here, "copy.sqlite")
 
 

@@ -15,11 +15,13 @@ import pytest
 
 from dragoman import Agent, App, TaskState, Turn
 from dragoman.client import Client
+from dragoman.registry import Registry, RegistryApp
 from dragoman.testing import local_client, run_handler
 from examples import (
     asking,
     canceling,
     durable,
+    finding,
     handing_over,
     hello,
     mounted,
@@ -57,6 +59,18 @@ async def test_orchestrating() -> None:
         assert asked.text == "meal: kitchen (in this process) asks:\n> Soup or salad?"
         made = await client.task(asked.task.id).reply("soup")
     assert (made.state, made.text) == (TaskState.COMPLETED, "Soup of 8 tomatoes and 4 onions")
+
+
+async def test_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with (
+        serving(App(mounts={"/": RegistryApp(f"sqlite:///{tmp_path}/agents.db")})) as place,
+        serving(App(hello.agent)) as url,
+        Registry(place) as registry,
+    ):
+        assert await finding.find(place, "greet people", "Ann") == "No approved agent fits."
+        await registry.add(url, approve=True)
+        assert await finding.find(place, "greet people", "Ann") == "Hello, Ann!"
+    assert hello.agent.name in capsys.readouterr().out
 
 
 async def test_durable() -> None:

@@ -30,6 +30,9 @@ from dragoman.bridges.saved_state import GONE, LIMIT, has_gone, without_gone
 from dragoman.bridges.steps import Steps, digest
 from dragoman.bridges.text_answers import value_of, words_of
 
+__all__ = ["serve"]
+
+
 MEDIA = ("images", "videos", "audio", "files")
 EVERY = 1000
 """How many runs of a conversation are shown to a model that is shown its history by the bridge."""

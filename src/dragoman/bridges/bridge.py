@@ -22,6 +22,9 @@ from msgspec.structs import replace
 from dragoman import Agent, ContextChanged, Message, Part, Turn, UserError
 from dragoman.bridges.saved_state import Files, Saved, change, changed, merged_packed, version
 
+__all__ = ["Answer", "BridgeOptions", "Framework", "Outcome", "Question", "Run", "serve"]
+
+
 T = TypeVar("T")
 Progress: TypeAlias = Literal["none", "tools", "all"]
 Approvals: TypeAlias = Literal["grant", "text"]

@@ -19,13 +19,14 @@ from dragoman.cli.terminal_format import Meter, count, json_text, size
 from dragoman.model.caller import fault, long, owner_key, qualified
 from dragoman.model.types import TaskState
 from dragoman.stores import export_format
-from dragoman.stores.admin import BATCH, HEAVY, Choice, Differs, Make, Pruned, StoreAdmin
+from dragoman.stores.admin import BATCH, HEAVY, DatabaseAdmin, Differs, Make, Pruned
 from dragoman.stores.export_format import (
     Exported,
     ExportedContext,
     ExportedReservation,
     ExportedTask,
 )
+from dragoman.stores.task_rows import Choice
 
 PAUSE = 0.2
 """Seconds between two checks for new entries."""
@@ -52,12 +53,12 @@ def list_(arguments: Namespace, make: Make) -> int:
         tenant=arguments.tenant,
         owner=owner_key(owner) if owner and long(owner) else owner,
         context=arguments.context,
-        state=_state(arguments.state) if arguments.state else None,
+        states=(_state(arguments.state),) if arguments.state else (),
         since=arguments.since or "",
         limit=arguments.limit,
     )
     with make() as admin:
-        rows = admin.tasks(choice)
+        rows = admin.tasks(choice).rows
     if arguments.json:
         print(json_text(json.dumps([db_format.head(row) for row in rows], indent=2)))
     elif rows:
@@ -71,9 +72,9 @@ def show(arguments: Namespace, make: Make) -> int:
     """Print one task."""
     with make() as admin:
         row, task = admin.load(arguments.task)
-        lines = admin.webhooks(row)
-        value = admin.context_value(row)
-        entries = list(admin.read(row)) if arguments.events or row.private else []
+        lines = admin.webhooks(arguments.task)
+        value = admin.context_value(arguments.task)
+        entries = list(admin.read(arguments.task)) if arguments.events or row.private else []
         postponed = db_format.postponed(row, entries)
         events, saved = entries if arguments.events else (), db_format.saved(entries)
         if arguments.json:
@@ -340,7 +341,7 @@ def _batches(source: BinaryIO, sums: dict[str, int]) -> Iterator[list[Exported]]
 
 
 def _import_batch(
-    admin: StoreAdmin,
+    admin: DatabaseAdmin,
     batch: list[Exported],
     sums: dict[str, int],
     values: dict[str, int],

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from dragoman.cli.terminal_format import count, host, plain, size, table, when, word
-from dragoman.model.caller import unqualified
+from dragoman.cli.terminal_format import count, plain, size, table, when, word
 from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.types import (
     Artifact,
@@ -22,32 +21,26 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.server.replay import POSTPONED, SAVED
-from dragoman.stores.admin import SavedValue, Undelivered
-from dragoman.stores.sql_head import SqlHead
-from dragoman.stores.store import MESSAGE, NOTIFICATION, TIME, WRITER
+from dragoman.stores.admin import SavedValue, WebhookRow
+from dragoman.stores.task_rows import TaskRow
 
 WIDE = 120
 """The maximum number of characters of a text in one line of a log."""
 
 
-def unread(row: SqlHead) -> int:
-    """Return how many messages wait for a turn."""
-    return max(len(row.inbox) - bool(row.holder), 0)
-
-
 # -- values
 
 
-def head(row: SqlHead) -> dict[str, Any]:
+def head(row: TaskRow) -> dict[str, Any]:
     """Return the head of a log as a JSON object."""
     return {
         "id": row.id,
         "state": "replied" if row.replied else word(row.state),
         "changed": row.changed,
-        "agent": row.scope.agent,
-        "tenant": row.scope.tenant,
-        "realm": unqualified(row.scope.owner)[0],
-        "owner": unqualified(row.scope.owner)[1],
+        "agent": row.agent,
+        "tenant": row.tenant,
+        "realm": row.realm,
+        "owner": row.identity,
         "context": row.context,
         "skill": row.skill,
         "last": row.last,
@@ -58,24 +51,23 @@ def head(row: SqlHead) -> dict[str, Any]:
         "due": row.due,
         "deadline": row.deadline,
         "private": row.private,
-        "unread": unread(row),
-        "canceling": row.cancel_at > 0,
+        "unread": row.unread,
+        "canceling": row.canceling,
         "born": row.born,
-        "ended": None if row.ended_at is None else when(row.ended_at),
+        "ended": when(row.ended) if row.ended else None,
     }
 
 
-def webhook(waiting: Undelivered) -> dict[str, Any]:
+def webhook(line: WebhookRow) -> dict[str, Any]:
     """Return a webhook and the state of its delivery as a JSON object, without secrets."""
-    line = waiting.cursor
     return {
         "task": line.task,
-        "webhook": line.webhook.config.id,
-        "url": host(line.webhook.config.url),
+        "webhook": line.id,
+        "url": line.url,
         "cursor": line.cursor,
-        "last": waiting.last,
+        "last": line.last,
         "attempts": line.attempts,
-        "next": None if line.parked or line.cursor >= waiting.last else when(line.due),
+        "next": None if line.parked or not line.behind else when(line.due),
         "parked": line.parked,
         "reason": line.reason,
     }
@@ -104,39 +96,37 @@ _KINDS: dict[type, str] = {
 # -- text
 
 
-def heads(rows: Sequence[SqlHead]) -> str:
+def heads(rows: Sequence[TaskRow]) -> str:
     """Format a table of tasks."""
     names = ["task", "state", "changed", "agent", "tenant", "realm", "owner"]
     names += ["context", "entries", "size"]
     cells = [
         [
-            *(row.id, word(row.state), row.changed, row.scope.agent, row.scope.tenant),
-            *(*unqualified(row.scope.owner), row.context, row.last, size(row.size)),
+            *(row.id, word(row.state), row.changed, row.agent, row.tenant),
+            *(row.realm, row.identity, row.context, row.last, size(row.size)),
         ]
         for row in rows
     ]
     return table(*_used(names, cells, {"tenant", "realm", "owner"}))
 
 
-def webhooks(found: Sequence[Undelivered]) -> str:
+def webhooks(found: Sequence[WebhookRow]) -> str:
     """Format a table of webhooks and their deliveries."""
     names = ["task", "webhook", "url", "delivered", "attempts", "next", "reason"]
-    cells = []
-    for waiting in found:
-        line = waiting.cursor
-        cells.append(
-            [
-                *(line.task, line.webhook.config.id, host(line.webhook.config.url)),
-                *(f"{line.cursor} of {waiting.last}", line.attempts, _next(waiting), line.reason),
-            ]
-        )
+    cells = [
+        [
+            *(line.task, line.id, line.url, f"{line.cursor} of {line.last}"),
+            *(line.attempts, _next(line), line.reason),
+        ]
+        for line in found
+    ]
     return table(names, cells)
 
 
 def text(
-    row: SqlHead,
+    row: TaskRow,
     task: Task,
-    lines: Sequence[Undelivered],
+    lines: Sequence[WebhookRow],
     saved: SavedValue | None,
     postponed: str = "",
 ) -> Iterator[str]:
@@ -145,11 +135,11 @@ def text(
     facts: list[tuple[str, object]] = [
         ("task", row.id),
         ("state", f"{state} since {row.changed}"),
-        ("agent", row.scope.agent),
+        ("agent", row.agent),
         ("skill", row.skill),
-        ("tenant", row.scope.tenant),
-        ("realm", unqualified(row.scope.owner)[0]),
-        ("owner", unqualified(row.scope.owner)[1] or "anonymous"),
+        ("tenant", row.tenant),
+        ("realm", row.realm),
+        ("owner", row.identity or "anonymous"),
         ("context", row.context),
         ("value", f"{size(saved.size)}, saved by {saved.saver}" if saved else ""),
         ("log", f"{row.last} entries, {size(row.size)}"),
@@ -158,9 +148,9 @@ def text(
         ("waits", _waits(row)),
         ("because", postponed),
         ("private", f"{row.private} of the entries" if row.private else ""),
-        ("unread", count(unread(row), "message")),
-        ("cancel", "requested" if row.cancel_at and not row.ended else ""),
-        ("ended", when(row.ended_at) if row.ended_at else ""),
+        ("unread", count(row.unread, "message")),
+        ("cancel", "requested" if row.canceling else ""),
+        ("ended", when(row.ended) if row.ended else ""),
     ]
     if not row.born:
         facts.insert(2, ("born", "not yet: the agent may reply without a task"))
@@ -189,11 +179,11 @@ def saved(entries: Iterable[Entry]) -> Any:
     return None if found is None else msgspec.json.decode(found)
 
 
-def postponed(row: SqlHead, entries: Sequence[Entry]) -> str:
+def postponed(row: TaskRow, entries: Sequence[Entry]) -> str:
     """Return why the turn that waits for another attempt could not go on; empty if nothing is known
     to be wrong."""
     private = [each.event for each in entries if isinstance(each.event, Private)]
-    if row.ended or row.due <= 0 or not private or private[-1].kind != POSTPONED:
+    if row.over or row.due <= 0 or not private or private[-1].kind != POSTPONED:
         return ""
     return private[-1].name
 
@@ -205,16 +195,16 @@ def saved_text(value: Any) -> str:
 
 
 _AWAITED = {
-    TIME: "its time",
-    MESSAGE: "a message",
-    NOTIFICATION: "another agent's task",
-    WRITER: "the writer that it was handed over to",
+    "time": "its time",
+    "message": "a message",
+    "notification": "another agent's task",
+    "writer": "the writer that it was handed over to",
 }
 
 
-def _waits(row: SqlHead) -> str:
+def _waits(row: TaskRow) -> str:
     """Describe what a suspended handler waits for; empty if it does not wait."""
-    if row.ended or not (row.waits or row.due):
+    if row.over or not (row.waits or row.due):
         return ""
     what = _AWAITED.get(row.waits, "another attempt")
     until = ", which has come" if row.due < 0 else ""
@@ -290,11 +280,10 @@ def _cut(text: str) -> str:
     return text if len(text) <= WIDE else f"{text[: WIDE - 1]}…"
 
 
-def _next(waiting: Undelivered) -> str:
-    line = waiting.cursor
+def _next(line: WebhookRow) -> str:
     if line.parked:
         return "parked"
-    return when(line.due) if line.cursor < waiting.last else "nothing is waiting"
+    return when(line.due) if line.behind else "nothing is waiting"
 
 
 def _used(

@@ -258,6 +258,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _make(arguments: argparse.Namespace) -> Make:
     """Return the function that opens the store in the settings, or the local one."""
     from dragoman import stores
+    from dragoman.stores.admin import is_database
 
     chosen = load_settings.load(
         {"store": arguments.store}, defaults=DEFAULTS, file=arguments.config, warn=warn
@@ -270,10 +271,10 @@ def _make(arguments: argparse.Namespace) -> Make:
         store = stores.connect(chosen)
     except (ImportError, ValueError) as error:
         raise UsageError(str(error)) from None
-    if store.admin is None:
+    if store.admin is None or not is_database(store.admin()):
         raise UsageError(
             f"store: `dragoman db` cannot work on {chosen.masked()['store']}, which has no admin "
-            "interface; sqlite:///file.db and postgresql://… have one"
+            "interface for it; sqlite:///file.db and postgresql://… have one"
         )
     return store.admin
 

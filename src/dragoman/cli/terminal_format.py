@@ -13,7 +13,6 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from shutil import get_terminal_size
-from urllib.parse import urlsplit
 
 from dragoman.model import clock
 from dragoman.model.types import TaskState
@@ -93,17 +92,6 @@ def count(number: int, noun: str) -> str:
 def when(seconds: float) -> str:
     """Format a Unix time."""
     return clock.stamp(seconds)
-
-
-def host(url: str) -> str:
-    """Return the scheme, host and port of a URL; the rest may contain a secret."""
-    try:
-        parts = urlsplit(url)
-        name, port = parts.hostname or "", parts.port
-    except ValueError:
-        return "?"
-    name = f"[{name}]" if ":" in name else name
-    return f"{parts.scheme}://{name}{f':{port}' if port else ''}/…"
 
 
 def duration(text: str) -> float:

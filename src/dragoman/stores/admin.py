@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, TypeAlias
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -13,8 +14,8 @@ from dragoman.model.types import Task, TaskState
 from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.reservations import faults, named
-from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import WebhookCursor
+from dragoman.stores.task_rows import COUNTED, Choice, Counts, TaskPage, TaskRow
 
 BATCH = 256
 """The maximum number of tasks that one transaction writes."""
@@ -36,24 +37,64 @@ class Differs(ValueError):
     """The task cannot be imported, for example because the store has another task with its id."""
 
 
-class Choice(Struct, frozen=True, kw_only=True):
-    """Filters for tasks of all owners. None matches everything; an empty string matches an empty
-    name."""
+class WebhookRow(Struct, frozen=True, kw_only=True):
+    """A webhook of a task and the state of its delivery, without secrets."""
 
-    agent: str | None = None
-    tenant: str | None = None
-    owner: str | None = None
-    context: str = ""
-    state: TaskState | None = None
-    since: str = ""
-    limit: int = 50
-
-
-class Undelivered(Struct, frozen=True):
-    """How far a webhook has come, and the last entry of its log."""
-
-    cursor: WebhookCursor
+    task: str
+    id: str
+    agent: str
+    tenant: str
+    owner: str
+    """The owner of the task, as in the store."""
+    url: str
+    """The beginning of its URL, up to the host. The rest may contain a secret."""
+    cursor: int
+    """The last delivered entry."""
     last: int
+    """The last entry of the log."""
+    attempts: int
+    """How often the next entry has failed."""
+    due: float
+    """The earliest time of the next attempt (Unix time)."""
+    parked: bool
+    """Whether delivery has failed for good, until it is redriven."""
+    reason: str
+    """The last error."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether it has undelivered entries."""
+        return self.cursor < self.last
+
+
+def webhook_row(line: WebhookCursor, last: int) -> WebhookRow:
+    """Make the row of a webhook's cursor, and of the last entry of its log."""
+    config = line.webhook.config
+    return WebhookRow(
+        task=line.task,
+        id=config.id,
+        agent=line.scope.agent,
+        tenant=line.scope.tenant,
+        owner=line.scope.owner,
+        url=beginning(config.url),
+        cursor=line.cursor,
+        last=last,
+        attempts=line.attempts,
+        due=line.due,
+        parked=line.parked,
+        reason=line.reason,
+    )
+
+
+def beginning(url: str) -> str:
+    """Return a URL up to its port; the rest may contain a secret."""
+    try:
+        parts = urlsplit(url)
+        name, port = parts.hostname or "", parts.port
+    except ValueError:
+        return "?"
+    name = f"[{name}]" if ":" in name else name
+    return f"{parts.scheme}://{name}{f':{port}' if port else ''}/…"
 
 
 class Pruned(Struct, frozen=True):
@@ -99,13 +140,89 @@ class Renamed(Struct, frozen=True):
 
 
 class StoreAdmin(Protocol):
-    """A connection to an existing store, used in a `with`; `name` and `migrate` also work without.
-    Raises Unavailable if the store cannot be used."""
+    """Reads a store as an operator: the tasks of all owners. It is used in a `with`, and also while
+    servers use the store. Raises Unavailable if the store cannot be used.
+
+    Its calls block, so a server makes them in a thread (`AdminThread`). All calls of one admin
+    interface are made in the thread that entered it.
+    """
 
     @property
     def name(self) -> str:
         """The store's name for people; without secrets."""
         ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any, /) -> None: ...
+
+    # -- reading
+
+    def sums(self) -> tuple[int, int]:
+        """Count the tasks and the entries."""
+        ...
+
+    def tasks(self, choice: Choice) -> TaskPage:
+        """Return tasks that have begun, by the time of their status, latest first. It folds no
+        task."""
+        ...
+
+    def counts(self, choice: Choice, most: int = COUNTED) -> Counts:
+        """Count the tasks of a choice by state, in each state up to `most`. The limit and the
+        cursor of the choice do not matter."""
+        ...
+
+    def row(self, task: str) -> TaskRow:
+        """Return the row of a task, also of one that has not begun. Raises Missing."""
+        ...
+
+    def load(self, task: str) -> tuple[TaskRow, Task]:
+        """Return the row of a task, and the task. Raises Missing."""
+        ...
+
+    def read(self, task: str, after: int = 0) -> Iterator[Entry]:
+        """Yield the entries after this number, private ones too. The values of private entries are
+        decrypted if their key was given, and stay sealed otherwise. Raises Missing."""
+        ...
+
+    def follow(self, task: str, after: int, pause: float) -> Iterator[Entry]:
+        """Yield the entries after this number as they are written, until the log has ended. Raises
+        Missing."""
+        ...
+
+    def undelivered(self, limit: int, *, parked: bool = False) -> Sequence[WebhookRow]:
+        """Return webhooks with undelivered events, parked ones first."""
+        ...
+
+    def webhooks(self, task: str) -> Sequence[WebhookRow]:
+        """Return all webhooks of a task. Raises Missing."""
+        ...
+
+    def context_value(self, task: str) -> SavedValue | None:
+        """Return what the store knows about the value of a task's context. Raises Missing."""
+        ...
+
+    # -- writing
+
+    def redrive(self, task: str = "", webhook: str = "") -> int:
+        """Resume the delivery of parked webhooks at once. Returns how many there were. Raises
+        Missing."""
+        ...
+
+    def prepare(self) -> None:
+        """Create the indexes that make `tasks` and `counts` fast in a store with very many tasks.
+        They cost every send a little, so a store has them only after this call. It takes long in a
+        large store, and writers of a SQLite file wait for it."""
+        ...
+
+    def unprepare(self) -> None:
+        """Delete these indexes."""
+        ...
+
+
+class DatabaseAdmin(StoreAdmin, Protocol):
+    """The admin interface of a store that outlives its processes, which `dragoman db` uses. `name`
+    and `migrate` also work without `with`."""
 
     @property
     def path(self) -> Path | None:
@@ -117,44 +234,11 @@ class StoreAdmin(Protocol):
         """The version of the tables."""
         ...
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any, /) -> None: ...
-
     # -- reading
 
     def size(self) -> tuple[int, int]:
         """The size of the tables in bytes, and of a log beside them that is not in the tables
         yet."""
-        ...
-
-    def sums(self) -> tuple[int, int]:
-        """Count the tasks and the entries."""
-        ...
-
-    def load(self, task: str) -> tuple[SqlHead, Task]:
-        """Return the head of a log, and its task. Raises Missing."""
-        ...
-
-    def read(self, row: SqlHead, after: int = 0) -> Iterator[Entry]:
-        """Yield the entries after this number."""
-        ...
-
-    def tasks(self, choice: Choice) -> Sequence[SqlHead]:
-        """Return tasks that have begun, by the time of their status, latest first."""
-        ...
-
-    def follow(self, task: str, after: int, pause: float) -> Iterator[Entry]:
-        """Yield the entries after this number as they are written, until the log has ended. Raises
-        Missing."""
-        ...
-
-    def undelivered(self, limit: int, *, parked: bool = False) -> Sequence[Undelivered]:
-        """Return webhooks with undelivered events, parked ones first."""
-        ...
-
-    def webhooks(self, row: SqlHead) -> Sequence[Undelivered]:
-        """Return all webhooks of a task."""
         ...
 
     def check(self, progress: Progress) -> Iterator[str]:
@@ -181,16 +265,7 @@ class StoreAdmin(Protocol):
         skipped."""
         ...
 
-    def context_value(self, row: SqlHead) -> SavedValue | None:
-        """Return what the store knows about the value of a task's context."""
-        ...
-
     # -- writing
-
-    def redrive(self, task: str = "", webhook: str = "") -> int:
-        """Resume the delivery of parked webhooks at once. Returns how many there were. Raises
-        Missing."""
-        ...
 
     def prune(
         self,
@@ -248,6 +323,11 @@ class StoreAdmin(Protocol):
         ...
 
 
+def is_database(admin: StoreAdmin) -> bool:
+    """Whether `dragoman db` can work with it, because the store outlives its processes."""
+    return hasattr(admin, "migrate")
+
+
 def fate(
     given: ExportedReservation,
     there: tuple[bytes, float | None] | None,
@@ -287,7 +367,7 @@ def restored(
 class Make(Protocol):
     """Opens the admin interface of a store."""
 
-    def __call__(self, *, write: bool = False, create: bool = False) -> StoreAdmin:
-        """Return an admin interface. With `write` it may write, with `create` it may create the
-        store."""
+    def __call__(self, *, write: bool = False, create: bool = False) -> Any:
+        """Return an admin interface: a StoreAdmin, of databases a DatabaseAdmin. With `write` it
+        may write, with `create` it may create the store."""
         ...

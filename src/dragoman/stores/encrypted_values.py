@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec import Raw
@@ -42,6 +43,16 @@ def encrypt_private(entries: Iterable[Entry], task: str, encryption: Encryption)
         if type(event) is Private and not event.sealed:
             text = encryption.encrypt(bytes(event.value).decode(), _about(task, event))
             entry.event = replace(event, value=Raw(msgspec.json.encode(text)), sealed=True)
+
+
+def opened(entries: Iterable[Entry], task: str, encryption: Encryption) -> Iterator[Entry]:
+    """Yield the entries, private ones with decrypted values. A value without its key stays
+    sealed."""
+    for entry in entries:
+        if type(entry.event) is Private and entry.event.sealed:
+            with suppress(UnknownEntry):
+                decrypt_private([entry], task, encryption)
+        yield entry
 
 
 def decrypt_private(entries: Sequence[Entry], task: str, encryption: Encryption) -> Sequence[Entry]:

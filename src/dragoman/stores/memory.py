@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -54,6 +54,9 @@ from dragoman.stores.task_head import age
 from dragoman.stores.unreadable_rows import KINDS
 from dragoman.stores.url_options import split
 
+if TYPE_CHECKING:
+    from dragoman.stores.memory_admin import MemoryAdmin
+
 RETENTION = 24 * 3600.0
 """How long a task is kept after its end by default."""
 
@@ -64,7 +67,6 @@ class MemoryStore:
     url = bell = "memory:"
     name = "memory, until this process ends"
     shared = False
-    admin = None
 
     def __init__(self, *, max_tasks: int = 50_000, retention: float = RETENTION) -> None:
         self.id = uuid.uuid4().hex
@@ -80,6 +82,8 @@ class MemoryStore:
         self._ranks = Ranks()
         self._next = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.used = False
+        """Whether it was ever open."""
         self._held: dict[str, Log] = {}
         self._ended: dict[str, float] = {}  # in the order of their end
         self._waiting: dict[str, Log] = {}  # in the order of their question
@@ -95,10 +99,36 @@ class MemoryStore:
     async def open(self) -> None:
         """The running loop. Until Python 3.12 each lookup of the loop is a system call."""
         self._loop = asyncio.get_running_loop()
+        self.used = True
 
     async def close(self) -> None:
         """Do nothing: the logs stay until the process ends."""
         self._loop = None
+
+    # -- for operators, also in other threads
+
+    def admin(self, *, write: bool = False, create: bool = False) -> MemoryAdmin:
+        """See `Store.admin`."""
+        from dragoman.stores.memory_admin import MemoryAdmin
+
+        return MemoryAdmin(self, write=write)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that changes it, while it is open."""
+        return self._loop
+
+    def log(self, task: str) -> Log | None:
+        """The log of this id."""
+        return self._logs.get(task)
+
+    def logs(self) -> Sequence[Log]:
+        """All logs, as they are now."""
+        return list(self._logs.values())
+
+    def value(self, scope: Scope, context: str) -> tuple[ContextValue, str] | None:
+        """The value of a context, and its saver."""
+        return self._values.get((scope, context))
 
     # -- for callers
 
@@ -495,6 +525,10 @@ class MemoryStore:
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `Store.redrive`."""
+        return self.redrive_now(task, webhook)
+
+    def redrive_now(self, task: str, webhook: str) -> int:
+        """The same at once."""
         count = 0
         for log in self._logs.values():
             for key, line in log.lines.items():

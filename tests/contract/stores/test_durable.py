@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, App, Task, TaskState, Turn
+from dragoman.admin import open_store
 from dragoman.agent import durable
 from dragoman.agent.step_results import StepFailed, StepUncertain
 from dragoman.client import Client
@@ -293,6 +294,49 @@ async def test_a_canceled_sleep_undoes_its_work(store: Store) -> None:
     await lives.ask_to_cancel(task, undo=True)
     assert not (await lives.head(task)).state.terminal
     await lives.life()
+    assert (await lives.head(task)).state is TaskState.CANCELED
+    assert lives.done == {"buy": 1, "refund": 1}
+
+
+@pytest.mark.parametrize("place", ["private", "load", "received"])
+async def test_a_cancel_while_it_goes_back_to_where_it_was(
+    store: Store, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """What was done after the place where the replay is must be undone, too."""
+
+    async def handler(turn: Turn) -> None:
+        await turn.ask_for("?")
+        try:
+            await turn.step("buy", lives.effect, "buy")
+            await turn.sleep(0.02)
+        except asyncio.CancelledError:
+            await turn.step("refund", lives.effect, "refund")
+            raise
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await lives.send("yes", task)
+    await lives.life()
+    await lives.recover()
+    worker = lives.worker()
+    run = worker.begin(await lives.claim(worker))
+    there, canceled = asyncio.Event(), asyncio.Event()
+    part: Any = run if place == "received" else store
+    read = getattr(part, place)
+
+    async def slow(*args: Any) -> Any:
+        there.set()
+        await canceled.wait()
+        return await read(*args)
+
+    monkeypatch.setattr(part, place, slow)
+    async with asyncio.timeout(10):
+        await there.wait()
+        await lives.ask_to_cancel(task)
+        run.stop("cancel")
+        canceled.set()
+        await run.task
     assert (await lives.head(task)).state is TaskState.CANCELED
     assert lives.done == {"buy": 1, "refund": 1}
 
@@ -622,6 +666,58 @@ async def test_a_handler_that_makes_no_progress_fails_in_the_end(store: Store) -
     assert f"{ATTEMPTS} times" in found.status.message.text  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("delays")
+async def test_a_finished_step_gives_new_attempts(store: Store) -> None:
+    async def handler(turn: Turn) -> str:
+        await turn.step("one", lives.effect, "one")
+        return await turn.step("two", lives.effect, "two")
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    # before the first step, and with its entry (the fourth run) before the second one
+    for die_at in (1, 1, 1, 3, 1, 1, 1):
+        await lives.life(die_at)
+        await lives.recover()
+    await lives.life()
+    assert (await lives.task(task)).status.state is C
+    assert lives.done == {"one": 1, "two": 1}
+
+
+async def test_waking_is_no_attempt(store: Store) -> None:
+    attempts: list[int] = []
+
+    async def handler(turn: Turn) -> None:
+        attempts.append(turn.attempt)
+        for _ in range(ATTEMPTS + 1):
+            await turn.sleep(0.02)
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    for _ in range(ATTEMPTS + 1):
+        await lives.life()
+        await lives.recover()
+    await lives.life()
+    assert (await lives.task(task)).status.state is C
+    assert attempts == [1] * (ATTEMPTS + 2)
+
+
+async def test_a_turn_has_only_so_many_steps(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(durable, "MOST", 5)
+
+    async def handler(turn: Turn) -> None:
+        for number in range(6):
+            await turn.step(f"{number}", lives.effect, f"{number}")
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    assert (await lives.task(task)).status.state is TaskState.FAILED
+    assert "more than 5 steps; do several things in one step, or hand" in caplog.text
+    assert sum(lives.done.values()) == 5
+
+
 async def test_private_entries_are_not_shown(store: Store) -> None:
     async def handler(turn: Turn) -> str:
         await turn.step("secret", lives.effect, "secret")
@@ -656,10 +752,8 @@ async def test_private_values_are_encrypted_with_a_key(make: Make, tmp_path: Pat
     assert await lives.private(task) == ["step", "saved", "asked"]
 
     def stored_events() -> list[str]:
-        assert store.admin is not None
-        with store.admin() as admin:
-            row, _ = admin.load(task)
-            events = [entry.event for entry in admin.read(row)]
+        with open_store(store.url) as admin:
+            events = [entry.event for entry in admin.read(task)]
             return [str(bytes(event.value)) for event in events if isinstance(event, Private)]
 
     stored = await asyncio.to_thread(stored_events)

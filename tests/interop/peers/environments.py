@@ -45,6 +45,8 @@ OTHERS: Mapping[str, Sequence[str]] = {
     "smolagents": ("smolagents==1.26.0", *SERVING),
     "crewai": ("crewai==1.15.30", "crewai-files==1.15.30", *SERVING),
     "fastmcp": ("fastmcp[tasks]==4.1.2",),
+    "mcp-server-time": ("mcp-server-time==2026.10.19",),
+    "mcp-server-git": ("mcp-server-git==2026.10.19",),
     "executors-adk": ("google-adk[a2a]==2.13.0", "a2a-sdk[http-server]==1.3.0", *SERVING),
     "executors-microsoft": (
         *("agent-framework-core==1.23.0", "agent-framework-a2a==1.0.0b261022"),
@@ -60,6 +62,7 @@ NODE: Mapping[str, Mapping[str, str]] = {
     "javascript-0.3": {"@a2a-js/sdk": "0.3.14", **_WITH},
     "pyright": {"pyright": "1.1.414"},
     "mcp-conformance": {"@modelcontextprotocol/conformance": "0.1.16"},
+    "mcp-server-everything": {"@modelcontextprotocol/server-everything": "2026.8.31"},
 }
 OLDEST_NODE = 20
 PATIENCE = 600

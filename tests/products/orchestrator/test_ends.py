@@ -11,7 +11,7 @@ import pytest
 
 from dragoman import App, TaskState, Turn
 from dragoman.client import Client
-from dragoman.orchestrator import Orchestrator, Step
+from dragoman.orchestrator import Orchestrator, Plan, Step
 from dragoman.security import ApiKey
 from tests.harness.remote_agents import Reference, WithReceipts
 from tests.harness.server import serving
@@ -62,6 +62,26 @@ async def test_a_cancel_while_it_asks(flight: Worker) -> None:
         assert asked.task is not None
         found = await client.task(asked.task.id).cancel()
         assert found.status.state is CANCELED
+
+        async def ended() -> bool:
+            return await states(travel, flight) == ["CANCELED"]
+
+        await eventually(ended)
+
+
+@pytest.mark.parametrize("how", ["raises", "is refused"])
+async def test_what_goes_on_is_canceled_when_the_planner_fails(flight: Worker, how: str) -> None:
+    def plan(turn: Turn, members: Any, plan: Plan) -> list[Step]:
+        if not plan.steps:
+            return [Step("late", "flight", input="gate", seconds=0.2)]
+        if how == "raises":
+            raise RuntimeError("a bug")
+        return [Step("x", "nobody")]
+
+    travel = planning([flight], plan)
+    async with office(travel) as client:
+        result = await client.send("go")
+        assert result.state is TaskState.FAILED
 
         async def ended() -> bool:
             return await states(travel, flight) == ["CANCELED"]

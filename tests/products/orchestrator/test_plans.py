@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman import TaskState, Turn
+from dragoman import Agent, TaskArtifactUpdateEvent, TaskState, Turn
 from dragoman.cli import main
-from dragoman.orchestrator import Plan, Ref, Step
+from dragoman.orchestrator import Orchestrator, Plan, Ref, Step
 from tests.products.orchestrator.office import (
     Worker,
     office,
@@ -48,6 +49,31 @@ async def test_steps_run_side_by_side(flight: Worker, hotel: Worker) -> None:
     assert result.state is DONE
     assert texts(result) == {"a": "did gate a", "b": "did gate b"}
     assert sources(result) == {"a": "done", "b": "done"}
+
+
+async def test_output_is_passed_on_as_it_comes() -> None:
+    """With its source, and not only when the step is done."""
+    clerk, gate = Agent("Clerk", description="Writes."), asyncio.Event()
+
+    @clerk.skill
+    async def write(turn: Turn) -> AsyncIterator[Any]:
+        """Writes a line, and waits."""
+        yield turn.write("first ", name="letter")
+        await gate.wait()
+        yield turn.write("second", name="letter")
+
+    def plan(turn: Turn, members: Any) -> list[Step]:
+        return [Step("out", "clerk", "write", input="go")]
+
+    travel = Orchestrator("Travel Desk", agents=[clerk], plan=plan)
+    async with office(travel) as client, client.stream("go") as stream:
+        async for event in stream:
+            if isinstance(event, TaskArtifactUpdateEvent):
+                assert event.artifact.metadata is not None
+                source = event.artifact.metadata["urn:dragoman:source:v1"]
+                assert source == {"agent": "Clerk", "host": "in this process", "step": "out"}
+                gate.set()
+        assert texts(stream.result) == {"letter": "first second"}
 
 
 async def test_a_step_gets_the_results_of_others(flight: Worker, hotel: Worker) -> None:

@@ -24,12 +24,15 @@ class Slow:
         agent.handler(lambda turn: "done")
         self._app = App(agent)
         self.gate, self.reached = asyncio.Event(), asyncio.Event()
+        self.requests: set[str] = set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Wait, and pass it on."""
-        if scope["type"] == "http" and not self.reached.is_set():
-            self.reached.set()
-            await self.gate.wait()
+        if scope["type"] == "http":
+            self.requests.add(f"{scope['method']} {scope['path']}")
+            if not self.reached.is_set():
+                self.reached.set()
+                await self.gate.wait()
         await self._app(scope, receive, send)
 
     async def drain(self) -> None:
@@ -162,6 +165,20 @@ async def test_an_entry_that_is_removed_meanwhile_stays_so(tmp_path: Path) -> No
         assert (await refreshing).state == "removed"
         assert await states(client) == {urn: "removed"}
         assert [each.what for each in await client.changes(urn)] == ["remove", "add"]
+
+
+async def test_agents_are_sent_no_message(tmp_path: Path) -> None:
+    """Whatever is done with an entry, its agent is asked for the card only."""
+    agent = Slow()
+    agent.gate.set()
+    async with opened(tmp_path, interval=0.1) as client, serving(agent) as url:
+        await client.add(url, approve=True, alias="slow")
+        await client.refresh("slow")
+        await client.search("slow", healthy=True)
+        agent.reached.clear()
+        await agent.reached.wait()  # it is refreshed by itself
+        await client.remove("slow")
+    assert agent.requests == {"GET /.well-known/agent-card.json"}
 
 
 async def test_an_announcement_that_the_operator_overtakes(tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ from dragoman.bridges.llamaindex.messages import (
 from dragoman.bridges.llamaindex.steps import BARRIER, Barrier, RunningWorkflow, with_barrier
 from dragoman.bridges.saved_state import LIMIT, without_gone
 
+__all__ = ["serve"]
+
+
 logger = logging.getLogger("dragoman")
 Start: TypeAlias = str | Callable[[Sequence[Part]], StartEvent]
 CORE = "llama_index.core"

@@ -41,6 +41,8 @@ from dragoman.bridges.microsoft.steps import LoggedModel, LoggedTools
 from dragoman.bridges.microsoft.workflows import MicrosoftWorkflow
 from dragoman.bridges.saved_state import GONE, LIMIT, without_gone
 
+__all__ = ["serve"]
+
 
 def serve(
     agent: BaseAgent | Callable[[], Workflow], **options: Unpack[BridgeOptions]

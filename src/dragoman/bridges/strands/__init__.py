@@ -37,6 +37,9 @@ from dragoman.bridges.strands.agent_copies import check, copied, quiet, remember
 from dragoman.bridges.strands.messages import content, decoded, encoded, file
 from dragoman.bridges.text_answers import value_of
 
+__all__ = ["serve"]
+
+
 Make: TypeAlias = Callable[[str], StrandsAgent]
 """A function that makes the agent of one conversation, given the conversation's name."""
 Events: TypeAlias = AsyncGenerator[TypedEvent, None]

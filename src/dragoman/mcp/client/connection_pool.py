@@ -16,9 +16,9 @@ logger = logging.getLogger("dragoman")
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before a server that has failed is started again; each pause is twice the last."""
 SOUND = 60.0
-"""A server that has run for so many seconds has not failed at its start."""
+"""A server that has run for this many seconds has not failed at its start."""
 IDLE = 600.0
-"""After so many seconds without a call a connection ends, except the one that is for everybody."""
+"""A connection ends after this many seconds without a call, except the one for everybody."""
 
 
 class ConnectionPool:

@@ -20,24 +20,26 @@ from dragoman.security.encryption import Encryption
 from dragoman.stores.admin import (
     BATCH,
     HEAVY,
-    Choice,
     Differs,
     Fate,
     Missing,
     Pruned,
     Renamed,
     SavedValue,
-    Undelivered,
     ValueFate,
+    WebhookRow,
     restored,
+    webhook_row,
 )
 from dragoman.stores.codec import STATES, entry, snapshot
+from dragoman.stores.encrypted_values import opened
 from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.postgres import (
     change_owner,
     deliveries,
     integrity,
+    listing,
     prune,
     schema,
     transfer,
@@ -51,7 +53,8 @@ from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHe
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.sql_store import RECEIPTS
 from dragoman.stores.store import Unreadable
-from dragoman.stores.unreadable_rows import DECODING, UnreadableRows
+from dragoman.stores.task_rows import COUNTED, Choice, Counts, TaskPage, TaskRow
+from dragoman.stores.unreadable_rows import DECODING
 
 T = TypeVar("T")
 
@@ -65,28 +68,6 @@ _OLD = f"""
 SELECT {prune.BEHIND} IS NOT NULL, task.ended > {NOW} - $1 AND {prune.SENT} IS NOT NULL,
   {COLUMNS} FROM task WHERE task.ended < $2 AND task.ended >= $3
   AND (task.ended, task.key) > ($3, $4) ORDER BY task.ended, task.key LIMIT $5
-"""
-# The latest tasks are in the scopes with the latest tasks. The query finds these first, with a seek
-# for each scope, and reads tasks only from as many of them as needed.
-_LATEST = """
-WITH RECURSIVE scope AS (
-  (SELECT agent, tenant, owner FROM task WHERE born ORDER BY agent, tenant, owner LIMIT 1)
-  UNION ALL
-  SELECT next.* FROM scope CROSS JOIN LATERAL (
-    SELECT agent, tenant, owner FROM task WHERE born
-    AND (agent, tenant, owner) > (scope.agent, scope.tenant, scope.owner)
-    ORDER BY agent, tenant, owner LIMIT 1
-  ) AS next
-), newest AS (
-  SELECT scope.* FROM scope CROSS JOIN LATERAL (
-    SELECT changed, id FROM task WHERE {which} ORDER BY changed DESC, id DESC LIMIT 1
-  ) AS first WHERE {whose} ORDER BY first.changed DESC, first.id DESC LIMIT $1
-)
-SELECT {columns} FROM (
-  SELECT task.id FROM newest AS scope CROSS JOIN LATERAL (
-    SELECT changed, id FROM task WHERE {which} ORDER BY changed DESC, id DESC LIMIT $1
-  ) AS task ORDER BY task.changed DESC, task.id DESC LIMIT $1
-) AS latest JOIN task USING (id) ORDER BY task.changed DESC, task.id DESC
 """
 
 
@@ -204,16 +185,26 @@ class PostgresAdmin:
             raise Missing(f"there is no task {task} in {self.name}")
         return PostgresHead.restored(found[0])
 
-    def load(self, task: str) -> tuple[SqlHead, Task]:
+    def row(self, task: str) -> TaskRow:
+        """See `StoreAdmin.row`."""
+        return self._do(self._row(task))
+
+    async def _row(self, task: str) -> TaskRow:
+        found = []
+        if "\0" not in task:
+            found = await self._db.fetch(f"{listing.ROWS} WHERE task.id = $1", task)
+        if not found:
+            raise Missing(f"there is no task {task} in {self.name}")
+        return listing.row(found[0])
+
+    def load(self, task: str) -> tuple[TaskRow, Task]:
         """See `StoreAdmin.load`."""
         return self._do(self._load(task))
 
-    async def _load(self, task: str) -> tuple[SqlHead, Task]:
+    async def _load(self, task: str) -> tuple[TaskRow, Task]:
         async with self._db.transaction(isolation="repeatable_read", readonly=True):
-            found = await self._db.fetch(_FIND, task) if "\0" not in task else []
-            if not found:
-                raise Missing(f"there is no task {task} in {self.name}")
-            row = PostgresHead.restored(found[0])
+            shown = await self._row(task)
+            row = PostgresHead.restored(await self._db.fetchrow(_FIND, task))
             kept = await self._db.fetchrow(
                 "SELECT number, body FROM snapshot WHERE task = $1", row.key
             )
@@ -225,27 +216,24 @@ class PostgresAdmin:
             rest = await self._db.fetch(_READ, row.key, number, None)
         events = list(_entries(row, rest))
         try:
-            return row, fold(start, (item.event for item in events))  # type: ignore[misc]
+            return shown, fold(start, (item.event for item in events))  # type: ignore[misc]
         except DECODING as error:
             raise Unreadable("log", row.id, error) from None
 
-    def read(self, row: SqlHead, after: int = 0) -> Iterator[Entry]:
+    def read(self, task: str, after: int = 0) -> Iterator[Entry]:
         """See `StoreAdmin.read`."""
+        row = self.find(task)
         while found := self._fetch(_READ, row.key, after, BATCH):
-            yield from _entries(row, found)
+            yield from opened(_entries(row, found), task, self._encryption)
             after = found[-1][0]
 
-    def tasks(self, choice: Choice) -> list[SqlHead]:
+    def tasks(self, choice: Choice) -> TaskPage:
         """See `StoreAdmin.tasks`."""
-        sql, values = latest(choice)
-        rows: list[SqlHead] = []
-        damage = UnreadableRows()
-        for columns in self._fetch(sql, *values):
-            try:
-                rows.append(PostgresHead.restored(columns))
-            except Unreadable as error:  # the others are listed
-                damage.found(error)
-        return rows
+        return self._do(listing.page(self._db, choice))
+
+    def counts(self, choice: Choice, most: int = COUNTED) -> Counts:
+        """See `StoreAdmin.counts`."""
+        return self._do(listing.counts(self._db, choice, most))
 
     def follow(self, task: str, after: int, pause: float) -> Iterator[Entry]:
         """See `StoreAdmin.follow`."""
@@ -253,7 +241,7 @@ class PostgresAdmin:
         while True:
             row = self.find(task)
             if row.version != seen:
-                for item in self.read(row, after):
+                for item in self.read(task, after):
                     after = item.number
                     yield item
                 if row.ended and after >= row.last:
@@ -261,7 +249,7 @@ class PostgresAdmin:
                 seen = row.version
             time.sleep(pause)
 
-    def undelivered(self, limit: int, *, parked: bool = False) -> list[Undelivered]:
+    def undelivered(self, limit: int, *, parked: bool = False) -> list[WebhookRow]:
         """See `StoreAdmin.undelivered`."""
         found = self._lines(f"{_WAITING} WHERE line.parked LIMIT $1", limit)
         if not parked and len(found) < limit:
@@ -271,12 +259,13 @@ class PostgresAdmin:
             )
         return found
 
-    def webhooks(self, row: SqlHead) -> Sequence[Undelivered]:
+    def webhooks(self, task: str) -> Sequence[WebhookRow]:
         """See `StoreAdmin.webhooks`."""
-        return self._lines(f"{_WAITING} WHERE line.task = $1 ORDER BY line.id", row.key)
+        key = self.find(task).key
+        return self._lines(f"{_WAITING} WHERE line.task = $1 ORDER BY line.id", key)
 
-    def _lines(self, sql: str, value: int) -> list[Undelivered]:
-        return [Undelivered(shown(columns[1:]), columns[0]) for columns in self._fetch(sql, value)]
+    def _lines(self, sql: str, value: int) -> list[WebhookRow]:
+        return [webhook_row(shown(columns[1:]), columns[0]) for columns in self._fetch(sql, value)]
 
     def check(self, progress: Progress) -> Iterator[str]:
         """See `StoreAdmin.check`."""
@@ -332,16 +321,24 @@ class PostgresAdmin:
                 if (one := restored(tuple(row), now, broken)) is not None:
                     yield one
 
-    def context_value(self, row: SqlHead) -> SavedValue | None:
+    def context_value(self, task: str) -> SavedValue | None:
         """See `StoreAdmin.context_value`."""
         found = self._fetch(
             "SELECT value.version, value.saver, length(value.body) FROM task "
             f"JOIN context_value AS value ON {OF_TASK} WHERE task.key = $1",
-            row.key,
+            self.find(task).key,
         )
         return SavedValue(*found[0]) if found else None
 
     # -- writing
+
+    def prepare(self) -> None:
+        """See `StoreAdmin.prepare`. Servers go on writing meanwhile."""
+        self._do(listing.prepare(self._db))
+
+    def unprepare(self) -> None:
+        """See `StoreAdmin.unprepare`."""
+        self._do(listing.unprepare(self._db))
 
     def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `StoreAdmin.redrive`."""
@@ -513,26 +510,3 @@ def _entries(row: SqlHead, found: Sequence[Any]) -> Iterator[Entry]:
             yield entry(*columns)
         except DECODING as error:
             raise Unreadable("log", row.id, f"entry {columns[0]}: {error}") from None
-
-
-def latest(choice: Choice) -> tuple[str, list[Any]]:
-    """Return the statement that finds the latest tasks of a choice, and its values."""
-    values: list[Any] = [choice.limit]
-
-    def equal(name: str, value: object, shape: str = "{} = {}") -> str:
-        values.append(value)
-        return " AND " + shape.format(name, f"${len(values)}")
-
-    whose = "true"
-    for name in ("agent", "tenant", "owner"):
-        if (value := getattr(choice, name)) is not None:
-            whose += equal(f"scope.{name}", value)
-    which = "born AND agent = scope.agent AND tenant = scope.tenant AND owner = scope.owner"
-    if choice.context:
-        which += equal("context", choice.context, "md5({0}) = md5({1}) AND {0} = {1}")
-    if choice.state is not None:
-        which += equal("state", choice.state.number)
-    if choice.since:
-        which += equal("changed", choice.since, "{} >= {}")
-    sql = _LATEST.format(whose=whose, which=which, columns=COLUMNS)
-    return sql, values

@@ -6,7 +6,6 @@ writes of others before it uses its cache.
 
 from __future__ import annotations
 
-import heapq
 import os
 import sqlite3
 import sys
@@ -14,7 +13,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -25,22 +23,22 @@ from dragoman.security.encryption import Encryption
 from dragoman.stores.admin import (
     BATCH,
     HEAVY,
-    Choice,
     Differs,
     Fate,
     Missing,
     Pruned,
     Renamed,
     SavedValue,
-    Undelivered,
     ValueFate,
+    WebhookRow,
+    webhook_row,
 )
 from dragoman.stores.codec import STATES
+from dragoman.stores.encrypted_values import opened
 from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
-from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.sql_store import RECEIPTS
-from dragoman.stores.sqlite import change_owner, schema, transfer
+from dragoman.stores.sqlite import change_owner, listing, schema, transfer
 from dragoman.stores.sqlite.context_values import OF_TASK, any_there
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import BUSY, fetch, prepare, unavailable
@@ -48,10 +46,10 @@ from dragoman.stores.sqlite.integrity import audit
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.queries import Queries
 from dragoman.stores.sqlite.reservations import prune as prune_reservations
-from dragoman.stores.sqlite.rows import OLD, Old, SqliteHead, named
+from dragoman.stores.sqlite.rows import OLD, Old, SqliteHead
 from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
 from dragoman.stores.sqlite.transaction import Transaction
-from dragoman.stores.store import Unreadable
+from dragoman.stores.task_rows import COUNTED, Choice, Counts, TaskPage, TaskRow
 
 PAGES = 1024
 """How many pages a backup copies at once."""
@@ -120,9 +118,13 @@ class SqliteAdmin:
             raise Missing(f"there is no task {task} in {self.path}")
         return row
 
-    def load(self, task: str) -> tuple[SqlHead, Task]:
+    def row(self, task: str) -> TaskRow:
+        """See `StoreAdmin.row`."""
+        return listing.row(self.db, self.find(task))
+
+    def load(self, task: str) -> tuple[TaskRow, Task]:
         """See `StoreAdmin.load`."""
-        row, folded = self.find(task), Queries(self.db).load(task)
+        row, folded = self.row(task), Queries(self.db).load(task)
         if folded is None:
             raise Missing(f"there is no task {task} in {self.path}")
         return row, folded.task
@@ -158,48 +160,29 @@ class SqliteAdmin:
         """See `transfer.reservations`."""
         return transfer.reservations(self.db, broken)
 
-    def context_value(self, row: SqlHead) -> SavedValue | None:
+    def context_value(self, task: str) -> SavedValue | None:
         """See `StoreAdmin.context_value`."""
         found = fetch(
             self.db,
             f"SELECT version, saver, length(body) FROM context_value WHERE {OF_TASK}",
-            (row.key,),
+            (self.find(task).key,),
         )
         return SavedValue(*found[0]) if found else None
 
-    def read(self, row: SqlHead, after: int = 0) -> Iterator[Entry]:
+    def read(self, task: str, after: int = 0) -> Iterator[Entry]:
         """See `StoreAdmin.read`."""
-        view = Queries(self.db)
-        while found := view.read(row.id, row.key, after, BATCH, private=True):
-            yield from found
+        view, key = Queries(self.db), self.find(task).key
+        while found := view.read(task, key, after, BATCH, private=True):
+            yield from opened(found, task, self._encryption)
             after = found[-1].number
 
-    def tasks(self, choice: Choice) -> list[SqliteHead]:
-        """See `StoreAdmin.tasks`. Each scope costs a seek. Of its tasks, only those are read that
-        are later than the last one that is wanted so far."""
-        db = self.db
-        where, values = chosen(choice)
-        best: list[tuple[str, str]] = []
-        for (scope,) in db.execute(*scopes(choice)).fetchall():
-            floor = best[0] if len(best) == choice.limit else (choice.since, "")
-            found = fetch(
-                db,
-                f"SELECT changed, id FROM task WHERE {where} AND (changed, id) > (?, ?) "
-                "ORDER BY changed DESC, id DESC LIMIT ?",
-                (scope, *values, *floor, choice.limit),
-            )
-            for changed, id in found:
-                place = (named(changed), named(id))
-                if len(best) < choice.limit:
-                    heapq.heappush(best, place)
-                else:
-                    heapq.heappushpop(best, place)
-        view = Queries(db)
-        rows = []
-        for _, id in sorted(best, reverse=True):
-            with suppress(Unreadable):  # it is logged, and the others are listed
-                rows.append(view.row(id))
-        return [row for row in rows if row is not None]
+    def tasks(self, choice: Choice) -> TaskPage:
+        """See `StoreAdmin.tasks`."""
+        return listing.page(self.db, choice)
+
+    def counts(self, choice: Choice, most: int = COUNTED) -> Counts:
+        """See `StoreAdmin.counts`."""
+        return listing.counts(self.db, choice, most)
 
     def follow(self, task: str, after: int, pause: float) -> Iterator[Entry]:
         """See `StoreAdmin.follow`."""
@@ -208,7 +191,7 @@ class SqliteAdmin:
             (version,) = self.db.execute("PRAGMA data_version").fetchone()
             if version != seen:
                 row = self.find(task)
-                for entry in self.read(row, after):
+                for entry in self.read(task, after):
                     after = entry.number
                     yield entry
                 if row.ended and after >= row.last:
@@ -216,7 +199,7 @@ class SqliteAdmin:
                 seen = version
             time.sleep(pause)
 
-    def undelivered(self, limit: int, *, parked: bool = False) -> list[Undelivered]:
+    def undelivered(self, limit: int, *, parked: bool = False) -> list[WebhookRow]:
         """See `StoreAdmin.undelivered`."""
         found = self._lines(f"{_WAITING} WHERE line.parked = 1 LIMIT ?", limit)
         if not parked and len(found) < limit:
@@ -226,13 +209,13 @@ class SqliteAdmin:
             )
         return found
 
-    def webhooks(self, row: SqlHead) -> Sequence[Undelivered]:
+    def webhooks(self, task: str) -> Sequence[WebhookRow]:
         """See `StoreAdmin.webhooks`."""
-        return self._lines(f"{_WAITING} WHERE line.task = ? ORDER BY line.id", row.key)
+        return self._lines(f"{_WAITING} WHERE line.task = ? ORDER BY line.id", self.find(task).key)
 
-    def _lines(self, sql: str, value: int) -> list[Undelivered]:
+    def _lines(self, sql: str, value: int) -> list[WebhookRow]:
         found = fetch(self.db, sql, (value,))
-        return [Undelivered(shown(columns), last) for last, *columns in found]
+        return [webhook_row(shown(columns), last) for last, *columns in found]
 
     # -- writing
 
@@ -283,6 +266,18 @@ class SqliteAdmin:
                 except Differs as error:
                     found.append(error)
         return found
+
+    def prepare(self) -> None:
+        """See `StoreAdmin.prepare`."""
+        with self.writing():
+            for name, what in listing.INDEXES.items():
+                self.db.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {what}")
+
+    def unprepare(self) -> None:
+        """See `StoreAdmin.unprepare`."""
+        with self.writing():
+            for name in listing.INDEXES:
+                self.db.execute(f"DROP INDEX IF EXISTS {name}")
 
     def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `StoreAdmin.redrive`."""
@@ -489,27 +484,6 @@ def migrate(path: Path) -> tuple[int, int]:
     finally:
         db.close()
         lock.release()
-
-
-def scopes(choice: Choice) -> tuple[str, list[Any]]:
-    """Return the statement that finds the scopes of a choice, and its values."""
-    names = {"agent": choice.agent, "tenant": choice.tenant, "owner": choice.owner}
-    given = {name: value for name, value in names.items() if value is not None}
-    where = " AND ".join(["1", *(f"{name} = ?" for name in given)])
-    return f"SELECT key FROM scope WHERE {where}", list(given.values())
-
-
-def chosen(choice: Choice) -> tuple[str, list[Any]]:
-    """Return the condition for tasks of one scope, and the values after the scope's."""
-    where = "born = 1 AND scope = ?"
-    values: list[Any] = []
-    if choice.context:
-        where += " AND context = ?"
-        values.append(choice.context)
-    if choice.state is not None:
-        where += " AND state = ?"
-        values.append(choice.state.number)
-    return where, values
 
 
 def _move(part: Path, target: Path) -> None:

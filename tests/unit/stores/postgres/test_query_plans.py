@@ -21,11 +21,10 @@ from dragoman import ContextChanged
 from dragoman.model.caller import Caller, Scope
 from dragoman.model.events import CancelRequested, Entry
 from dragoman.model.types import TaskState
-from dragoman.stores.admin import Choice
-from dragoman.stores.postgres import PostgresStore, prune
-from dragoman.stores.postgres.admin import latest
+from dragoman.stores.postgres import PostgresStore, listing, prune
 from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.store import MessagePlace, Query, Receipt
+from dragoman.stores.task_rows import Choice
 from tests.harness.fill_postgres import fill
 from tests.harness.stores import AT, W, accept, artifact, database, hook, status
 
@@ -204,10 +203,15 @@ async def test_every_statement_uses_an_index(
     }
     assert len(statements) > 25
     assert {prune.LOCK_VALUES, prune.FORGET_VALUES} <= set(statements)
-    for choice in (Choice(), Choice(owner="owner"), Choice(state=W), Choice(context="context-1")):
-        sql, values = latest(choice)
-        statements[sql] = tuple(values)
     db = await asyncpg.connect(filled, server_settings={"jit": "off"})
+    for choice in (
+        Choice(),
+        Choice(owner="owner"),
+        Choice(states=(W,)),
+        Choice(context="context-1"),
+    ):
+        sql, *values = await listing.latest(db, choice)
+        statements[sql] = tuple(values)
     wrong = []
     for sql, values in statements.items():
         plan = await explained(db, sql, values)
