@@ -216,6 +216,17 @@ async def test_an_agent_that_asks_a_hundred_questions() -> None:
             await evil.canceled.wait()
 
 
+async def test_a_question_without_end() -> None:
+    """It is cut, and its control characters are gone."""
+    evil = Peer("Evil", lambda turn: turn.ask("Which\x1b[2J\u202e day? " * 5_000))
+    script = [say(None, send_message("evil", "hello"))]
+    async with desk(script, evil) as office:
+        asked = await office.send("hello")
+    assert asked.state is TaskState.INPUT_REQUIRED
+    assert len(asked.text) < 5_000
+    assert "> Which" in asked.text and not {"\x1b", "\u202e"} & set(asked.text)
+
+
 @pytest.mark.parametrize("how", ["question", "login"])
 async def test_a_question_that_asks_for_a_password(how: str) -> None:
     """It says who asks, its words are marked, and it warns."""

@@ -21,6 +21,7 @@ from tests.products.orchestrator.office import (
     eventually,
     office,
     planning,
+    quick,
     said,
     sources,
     states,
@@ -87,6 +88,27 @@ async def test_what_goes_on_is_canceled_when_the_planner_fails(flight: Worker, h
             return await states(travel, flight) == ["CANCELED"]
 
         await eventually(ended)
+
+
+async def test_who_waits_for_long_sleeps(flight: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds no worker meanwhile, looks again less and less often, and calls nobody twice."""
+    slept: list[float] = []
+    sleep = Turn.sleep
+
+    async def sleeping(turn: Turn, seconds: float) -> None:
+        if seconds not in slept:  # or it is run again, and has slept
+            slept.append(seconds)
+        if len(slept) == 3:
+            flight.gate.set()
+        await sleep(turn, 0.01)
+
+    monkeypatch.setattr(Turn, "sleep", sleeping)
+    travel = quick(planning([flight], steps(Step("out", "flight", input="gate"))), hold=0.05)
+    async with office(travel) as client:
+        result = await client.send("go")
+    assert result.state is TaskState.COMPLETED
+    assert slept[:3] == [10.0, 20.0, 40.0]
+    assert flight.heard == ["gate"]
 
 
 async def test_a_stopped_process_cancels_nothing(flight: Worker, tmp_path: Path) -> None:
