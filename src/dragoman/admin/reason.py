@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from dragoman.admin.delegations import Delegated, delegations
 from dragoman.model import clock
-from dragoman.model.approvals import ApprovalRequest, request_in
+from dragoman.model.approvals import request_in
 from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.failed_turn import FailedTurn, failed_turn
 from dragoman.model.task_secret import WAITING
@@ -31,7 +31,6 @@ class _Last(Struct):
     postponed: str = ""
     awaited: str = ""
     """The task of another agent that the handler waits for."""
-    approval: ApprovalRequest | None = None
     delegated: tuple[Delegated, ...] = ()
 
 
@@ -75,7 +74,6 @@ def _last(entries: list[Entry]) -> _Last:
             last.received, last.postponed = event.at, ""
         elif isinstance(event, TaskStatusUpdateEvent):
             last.status = event
-            last.approval = request_in(event.metadata) or last.approval
         elif isinstance(event, CancelRequested):
             last.canceled = event
         elif isinstance(event, Private):
@@ -143,12 +141,11 @@ def _interrupted(row: TaskRow, last: _Last) -> str:
     if row.due > 0:
         until = f", until {_when(row.due)} at the latest"
     quoted = f" to \u201c{said}\u201d" if said else ""
-    status = last.status
+    asked = request_in(last.status.metadata) if last.status is not None else None
+    if row.state.interrupted and asked is not None:
+        what = f" of \u201c{said}\u201d" if said else ""
+        return f"It waits for the owner's approval{what}, which must come by {asked.expires}."
     if row.state is TaskState.INPUT_REQUIRED:
-        if status is not None and request_in(status.metadata) is not None:
-            what = f" of \u201c{said}\u201d" if said else ""
-            expires = last.approval.expires if last.approval else ""
-            return f"It waits for the owner's approval{what}, which must come before {expires}."
         return f"It waits for the owner's answer{quoted}{until}."
     if row.state is TaskState.AUTH_REQUIRED:
         what = f": \u201c{said}\u201d" if said else ""

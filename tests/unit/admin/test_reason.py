@@ -138,8 +138,7 @@ CASES: list[tuple[TaskRow, list[Entry], str]] = [
     (
         row(S.INPUT_REQUIRED),
         log(said(S.INPUT_REQUIRED, "Pay 3?", {GRANT: GRANTED})),
-        "It waits for the owner's approval of “Pay 3?”, which must come before "
-        f"{GRANTED['expires']}.",
+        f"It waits for the owner's approval of “Pay 3?”, which must come by {GRANTED['expires']}.",
     ),
     (
         row(waits="notification", due=HOUR),
