@@ -24,6 +24,10 @@ PACKAGES = {
     "dragoman.orchestrator": "Have a team of agents do the work.",
     "dragoman.mcp": "Use agents as tools of MCP, and MCP servers as agents.",
     "dragoman.testing": "Test agents and clients.",
+    "dragoman.webhooks.receiver": "Receive webhooks of any agent.",
+    "dragoman.bridges.remote": "Use remote agents as tools in any framework.",
+    "dragoman.bridges.bridge": "Serve agents of a framework of your own.",
+    "dragoman.model.errors": "The errors of A2A.",
 }
 PAGE = Path(__file__).with_name("reference.md")
 SETTINGS = Path(__file__).with_name("settings.md")

@@ -241,7 +241,7 @@ async def pushing(
             patch.setattr(Settings, name, settings.pop(name))
         app = App(agent, **{**known, "drain_timeout": 0.0, **settings})
         if egress is not None:
-            app._way_out = lambda: egress  # type: ignore[method-assign]
+            app._make_egress = lambda: egress  # type: ignore[method-assign]
         transport = httpx.ASGITransport(app)
         async with app, httpx.AsyncClient(transport=transport, base_url="http://agent") as http:
             yield Sender(app, agent, http)

@@ -212,9 +212,9 @@ async def test_the_usual_request_is_not_looked_at(monkeypatch: pytest.MonkeyPatc
     app = local()
     async with reached(app) as http:
         await post(http)
-        assert len(app._door._good) == 1
+        assert len(app._header_checks._good) == 1
         for number in range(10):
             await http.get("/nothing", headers={"host": f"a{number}.localhost"})
             await http.get("/nothing", headers={"host": f"a{number}.example"})
-            assert 0 < len(app._door._good) <= 4
-            assert not any(host.endswith(b".example") for host in app._door._good if host)
+            assert 0 < len(app._header_checks._good) <= 4
+            assert not any(host.endswith(b".example") for host in app._header_checks._good if host)

@@ -184,6 +184,8 @@ class Journal:
         """The finished operations of the handler's own task that were not replayed yet."""
         self.resumed = bool(entries)
         """Whether the handler has been here before."""
+        self.live = not entries
+        """Whether it has come to what is not in the log."""
         self._running: set[asyncio.Future[Any]] = set()
         self._total = len(entries)
         self.version: str | None = None
@@ -222,6 +224,10 @@ class Journal:
         """The handler has ended; CodeChanged if the log has more."""
         if self._next and not self._canceling:
             raise CodeChanged.expected(self._next[0], "nothing more")
+
+    def cancel(self) -> None:
+        """Raise CancelledError when the handler has come to what is not in the log."""
+        self._canceling = True
 
     def leave(self) -> None:
         """The author's `cancel` runs instead of the handler: it need not do what the log says."""
@@ -483,6 +489,7 @@ class Journal:
             raise asyncio.CancelledError("the task is canceled")
         if self._next and self._ordered():
             raise CodeChanged.expected(self._next[0], _shown(key))
+        self.live = True
         if self._total >= MOST:
             raise RuntimeError(
                 f"the turn has more than {MOST} steps; do several things in one step, or hand "

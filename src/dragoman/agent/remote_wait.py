@@ -39,7 +39,7 @@ class RemoteWait:
         try:
             task = await self._remote.get()
         except (Unreachable, TimeoutError) as error:  # it may come back
-            logger.warning("cannot look at task %s of another agent: %s", self.name, error)
+            logger.warning("cannot read task %s of another agent: %s", self.name, error)
             return None
         if not task.status.state.settled:
             return None
@@ -51,7 +51,7 @@ class RemoteWait:
         try:
             return (await self._remote.add_webhook(self._url, token=secret)).id
         except (A2AError, ConnectionError, TimeoutError) as error:
-            logger.info("no notifications of task %s; looking at it instead: %s", self.name, error)
+            logger.info("no notifications of task %s; polling it instead: %s", self.name, error)
             return ""
 
     async def unsubscribe(self, webhook: str) -> None:

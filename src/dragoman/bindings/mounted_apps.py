@@ -92,7 +92,7 @@ class Mount:
                 error = InternalError.of(error)
             if began:
                 raise Gone from None  # half of a response cannot become an error
-            await _fail(incoming, error)
+            await fail(incoming, error)
 
     def _local(self, incoming: HTTPRequest) -> bool:
         """Whether only a process on this machine can have sent the request. A proxy on this machine
@@ -109,7 +109,7 @@ class Mount:
         )
 
 
-async def _fail(incoming: HTTPRequest, error: A2AError) -> None:
+async def fail(incoming: HTTPRequest, error: A2AError) -> None:
     """Send an error in the form of HTTP+JSON, and of ARD."""
     incoming.failed(error)
     code = CODES.get(error.http, error.grpc)

@@ -24,6 +24,17 @@ from dragoman.bridges.bridge import current_run
 from dragoman.client import Client, Options, RemoteSkill, Result
 from dragoman.prompt_safety import clean, clean_schema
 
+__all__ = [
+    "RemoteAnswer",
+    "RemoteFailed",
+    "RemoteQuestion",
+    "RemoteTool",
+    "conversation_tool",
+    "functions",
+    "tools",
+]
+
+
 Remote: TypeAlias = str | AgentCard | Client
 """An agent: its URL, its card, or a client."""
 Report: TypeAlias = Callable[[str], Awaitable[None]]

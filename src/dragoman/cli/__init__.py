@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="URL",
-        help="announce the agents to this registry after the start, where they wait for approval; "
+        help="announce the agents to this registry after the start; they wait for approval there; "
         "can be repeated (default: none)",
     )
     serve.add_argument(
@@ -163,6 +163,13 @@ def _parser() -> argparse.ArgumentParser:
         help="the bearer token for --announce; @FILE reads it from a file (default: none)",
     )
     mcp_commands.add_to_serve(serve)
+    serve.add_argument(
+        "--console",
+        action="store_const",
+        const="on",
+        help="offer the console at /console/ to callers with the scope operator; needs auth "
+        "(default: only on a terminal of this machine)",
+    )
     serve.add_argument(
         "--reload", action="store_true", help="restart when a Python file changes; for development"
     )
@@ -301,7 +308,7 @@ class Options(Struct, frozen=True):
 
 
 def _options(arguments: argparse.Namespace, **more: Any) -> Options:
-    given: dict[str, Any] = {name: getattr(arguments, name, None) for name in SERVE}
+    given: dict[str, Any] = {name: getattr(arguments, name, None) for name in (*SERVE, "console")}
     texts = {}
     for item in arguments.set:
         name, equals, value = item.partition("=")

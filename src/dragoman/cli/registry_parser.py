@@ -19,8 +19,8 @@ def add(commands: Any) -> None:
     """Add `registry` to the commands."""
     registry = commands.add_parser(
         "registry",
-        help="run a registry of agents, and look for agents in one",
-        description="Run a registry of agents, say which agents are in it, and look for agents.",
+        help="run a registry of agents, or search one",
+        description="Run a registry of agents, manage its entries, and search it.",
         **examples(
             "registry serve --store sqlite:///agents.db",
             "registry add https://flights.example --approve --alias flight-booking",

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from dragoman import stores
 from dragoman.agent.agent import Agent, AgentError
-from dragoman.cli import Options, UsageError
+from dragoman.cli import Options, UsageError, browser_pages
 from dragoman.cli.import_failure import failure
 from dragoman.server.app import App
 from dragoman.server.settings import Settings, SettingsError
@@ -109,7 +109,7 @@ def start(served: Sequence[Agent | App], given: Mapping[str, Any]) -> None:
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether a value is one of a settings file, and not an object made in code."""
+    """Whether a value can stand in a settings file; False for an object made in code."""
     return value is None or isinstance(value, str)
 
 
@@ -224,6 +224,7 @@ def compose(
     except (AgentError, ValueError) as error:
         raise UsageError(str(error)) from None
     check_serve_only(app.settings, app.store)
+    browser_pages.check(app)
     return app
 
 

@@ -12,7 +12,7 @@ from types import FrameType
 import uvicorn
 
 from dragoman.bindings.card_interfaces import grpc_address
-from dragoman.cli import tls
+from dragoman.cli import browser_pages, tls
 from dragoman.cli.announcement import Announcement
 from dragoman.cli.connection_limits import ConnectionLimits, accept_pending, files
 from dragoman.cli.serve import hang_up, leave
@@ -104,6 +104,7 @@ class Server(uvicorn.Server):
         if sockets:
             port = sockets[0].getsockname()[1]
             announce(app, port)
+            browser_pages.offer(app, address(app, port))
             if self.announced is not None:
                 self.announced.begin(app, port)
             if self.limits.most < settings.max_connections:
@@ -220,7 +221,7 @@ def announce(app: App, port: int) -> None:
     if app.agents:
         logger.info("tasks are kept in %s", app.store.name)
     if settings.serve_only:
-        logger.info("it runs no turns: `dragoman worker` with the same store does")
+        logger.info("this server runs no turns: `dragoman worker` with the same store runs them")
     if not loopback(settings.host):
         warn(app, base)
     if settings.push and app.agents:

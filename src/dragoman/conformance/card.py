@@ -23,6 +23,9 @@ from dragoman.model.errors import A2AError
 from dragoman.model.protocol import BINDINGS
 from dragoman.model.types import AgentCard
 
+__all__ = ["Finding", "check"]
+
+
 Card: TypeAlias = dict[str, Any]
 Rule: TypeAlias = Callable[[Card, str], Iterator[Finding]]
 

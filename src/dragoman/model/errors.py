@@ -23,6 +23,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+__all__ = [
+    "A2AError",
+    "AmbiguousRequest",
+    "BodyTooLarge",
+    "ContentTypeNotSupported",
+    "ExtendedAgentCardNotConfigured",
+    "ExtensionSupportRequired",
+    "Forbidden",
+    "HandoverEnded",
+    "InternalError",
+    "InvalidAgentResponse",
+    "InvalidParams",
+    "InvalidRequest",
+    "LimitExceeded",
+    "MediaTypeNotAccepted",
+    "MethodNotAllowed",
+    "MethodNotFound",
+    "Misdirected",
+    "ParseError",
+    "PushNotificationNotSupported",
+    "TaskNotCancelable",
+    "TaskNotFound",
+    "TooSlow",
+    "Unauthenticated",
+    "Unavailable",
+    "UnsupportedOperation",
+    "VersionNotSupported",
+]
+
+
 DOMAIN = "a2a-protocol.org"
 ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"

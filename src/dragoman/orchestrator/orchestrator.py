@@ -61,6 +61,8 @@ class Proposal(Struct, frozen=True, omit_defaults=True):
     answer: str = ""
     refused: str = ""
     """Why its steps cannot be carried out."""
+    failed: bool = False
+    """It has raised an exception."""
 
 
 class Orchestrator(Agent):
@@ -160,12 +162,12 @@ class Orchestrator(Agent):
             answer = await self._decide(turn, execution)
         except UserError as error:  # what other agents do must end, and be named
             broken = str(error)
+        except InvalidPlan:  # of a plan function
+            await self._leave(turn, execution)
+            raise
         finally:
             self._running.pop(turn.task.id, None)
-        execution.close()
-        await turn.step("save", execution.save, returns=type(None))
-        if left := _going_on(execution.plan):
-            await turn.step("abandon", self._abandon, turn, left, returns=type(None))
+        await self._leave(turn, execution)
         await self._end(turn, execution, answer, broken)
 
     async def _decide(self, turn: Turn, execution: Execution) -> str | None:
@@ -185,6 +187,13 @@ class Orchestrator(Agent):
         known = {remote.id for remote in begun}
         left = [remote for remote in _going_on(plan) if remote.id not in known]
         await self._abandon(turn, [*begun, *left])
+
+    async def _leave(self, turn: Turn, execution: Execution) -> None:
+        """Save the plan for the last time, and have canceled what goes on."""
+        execution.close()
+        await turn.step("save", execution.save, returns=type(None))
+        if left := _going_on(execution.plan):
+            await turn.step("abandon", self._abandon, turn, left, returns=type(None))
 
     async def _abandon(self, turn: Turn, remotes: Sequence[RemoteTask]) -> None:
         """Have these tasks of other agents canceled, also if that takes a day."""
@@ -221,9 +230,18 @@ class Orchestrator(Agent):
             plan = execution.plan
 
             async def propose(plan: Plan = plan) -> Proposal:
-                return await self._proposed(turn, planner, plan, again)
+                try:
+                    return await self._proposed(turn, planner, plan, again)
+                except (UserError, A2AError):
+                    raise
+                except Exception:
+                    task = {"task": turn.task.id}
+                    logger.exception("the plan function raised an exception", extra=task)
+                    return Proposal(time.time(), failed=True)
 
             proposal: Proposal = await turn.step("plan", propose, returns=Proposal)
+            if proposal.failed:
+                raise InvalidPlan("the plan function raised an exception; the log has it")
             if proposal.refused:
                 refused += 1
                 if not again or refused > REFUSED:

@@ -15,28 +15,25 @@ from msgspec.structs import asdict, replace
 from dragoman import bells, stores
 from dragoman.agent.agent import Agent, AgentError
 from dragoman.bells.bell import Bell
-from dragoman.bindings import card, http, jsonrpc, protected_resource, task_callbacks
+from dragoman.bindings import http, jsonrpc
 from dragoman.bindings.agent_endpoint import Endpoint
-from dragoman.bindings.authentication import METADATA, Authentication, Identify, origin
-from dragoman.bindings.card_signing import JWKS
-from dragoman.bindings.catalog import OwnCatalog
-from dragoman.bindings.header_checks import HEALTH, HeaderChecks
+from dragoman.bindings.authentication import Authentication, Identify, origin
+from dragoman.bindings.first_handlers import First, answered
+from dragoman.bindings.header_checks import HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
 from dragoman.bindings.known_caller import CallerApp, CallerRequest
 from dragoman.bindings.mounted_apps import ASGI, Mount, check_path, lifespan, names_below
 from dragoman.bindings.request_body import BodyReader
+from dragoman.bindings.routing import Router
 from dragoman.bindings.sse import Streams
 from dragoman.bindings.trusted_hosts import TrustedHosts
-from dragoman.catalog import PATHS as CATALOGS
-from dragoman.dialects import v1_0
 from dragoman.model.caller import Caller, Policy, unqualified
-from dragoman.model.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavailable
+from dragoman.model.errors import A2AError, Unavailable
 from dragoman.model.operator import may_act
 from dragoman.security.card_keys import CardKey
-from dragoman.security.catalog_signatures import DID_PATH
 from dragoman.security.egress import Egress
 from dragoman.security.file_rules import Scan
-from dragoman.server import load_settings, wiring
+from dragoman.server import load_settings, startup_log, wiring
 from dragoman.server.app_options import AppOptions
 from dragoman.server.maintenance import Maintenance
 from dragoman.server.reader import Shutdown
@@ -53,9 +50,6 @@ from dragoman.webhooks import delivery
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Port
     from dragoman.stores.admin import StoreAdmin
-
-PUBLISHED = (*CATALOGS, DID_PATH)
-"""The paths that concern all agents of a server."""
 
 
 class App:
@@ -142,11 +136,12 @@ class App:
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that it runs on; None before start and after stop."""
+        self._first: list[First] = []
         self._opened = False
         """Whether the store is open."""
         self._known_secrets: dict[str, bytes] = {}
         self._stopped = False
-        self._warned = False
+        self._logged_access = False
         self._starting: asyncio.Future[None] | None = None
         self._stopping: asyncio.Event | None = None
 
@@ -249,8 +244,8 @@ class App:
         self._header_checks = HeaderChecks(
             self.settings, self.hosts, single=self.access.single, limits=limits
         )
-        self._only = next(iter(self.endpoints.values())) if len(self.agents) == 1 else None
-        self._catalog = OwnCatalog(self.endpoints.values()) if self.agents else None
+        self._router = Router(self.endpoints, self.mounts, self._state)
+        self._only = self._router.only
 
     # -- requests
 
@@ -266,9 +261,8 @@ class App:
         if self.settings.access_log:
             line = incoming.follow(origin(incoming, self._limits))
         try:
-            if not self._header_checks.passes(incoming) and await self._header_checks.stops(
-                incoming
-            ):
+            checks = self._header_checks
+            if not checks.passes(incoming) and await checks.stops(incoming):
                 return None
             # Before Python 3.12 it is a system call to get the running loop.
             running = self._loop is not None and self._loop.is_running()
@@ -276,8 +270,8 @@ class App:
                 return None
             if incoming.path == "/" and self._only is not None and scope["method"] == "POST":
                 await jsonrpc.serve(self._only, incoming)
-            else:
-                await self._route(incoming)
+            elif not self._first or not await answered(self._first, incoming, self.access, self):
+                await self._router.serve(incoming)
         except Gone:
             return None
         finally:
@@ -336,6 +330,17 @@ class App:
         who = {"who": caller.identity, "realm": caller.realm, "tenant": caller.tenant}
         audit(f"operator.{event}", result=result, **{**about, **who})
 
+    def answer_first(self, handler: First) -> None:
+        """Let an application see each request before the agents and the mounts do.
+
+        It is called like an ASGI application, for HTTP only, and returns whether it has answered.
+        Nobody is authenticated yet: `await scope["dragoman.authenticate"]()` returns the `Caller`,
+        or raises as for the agents; with headers as its argument, that of a request with these.
+        `scope["dragoman.headers"]` is a list: what the handler appends is added to the response,
+        whoever makes it. JSON-RPC to a single agent (`POST /`) goes to the agent at once.
+        """
+        self._first.append(handler)
+
     def admin(self, *, write: bool = False) -> StoreAdmin:
         """Return the admin interface of the store, for a `with`: it reads the tasks of all owners,
         see `dragoman.admin`. With `write` it may change something. Its calls block, so a server
@@ -351,7 +356,7 @@ class App:
         try:
             running = self._loop is not None and self._loop.is_running()
             if running or await self._start_once(incoming):
-                await self._route(incoming)
+                await self._router.serve(incoming)
         except Gone:
             pass
         finally:
@@ -360,86 +365,11 @@ class App:
             if line is not None:
                 line.write()
 
-    async def _route(self, incoming: HTTPRequest) -> None:
-        path = incoming.path
-        for mount in self.mounts:
-            if mount.covers(path) and path not in HEALTH and not path.startswith(METADATA):
-                return await mount.serve(incoming)
-        endpoint = self._only
-        if endpoint is None:
-            key, slash, rest = path[1:].partition("/")
-            endpoint = self.endpoints.get(key)
-            if endpoint is None:
-                return await self._without_agent(incoming, path)
-            path = slash + rest or "/"
-        if endpoint.moved:
-            path = endpoint.path(path)
-        if path == "/":
-            if incoming.method == "POST":
-                return await jsonrpc.serve(endpoint, incoming)
-            error = MethodNotAllowed(
-                "JSON-RPC requires POST; the card is at /.well-known/agent-card.json",
-                headers={"allow": "POST"},
-            )
-            return await http.fail(incoming, error)
-        if path in jsonrpc.PATHS and incoming.method == "POST":
-            return await jsonrpc.serve(endpoint, incoming)
-        if path in card.PATHS:
-            return await card.serve(endpoint, incoming)
-        if path == JWKS:
-            return await card.keys(endpoint, incoming)
-        if path in PUBLISHED and endpoint is self._only and self._catalog is not None:
-            return await self._publish(self._catalog, incoming, path)
-        if path == card.EXTENDED:
-            return await card.extended(endpoint, incoming)
-        if path in ("/healthz", "/readyz"):
-            return await self._health(incoming, path)
-        if path == METADATA:
-            return await protected_resource.serve(endpoint.access, incoming)
-        if path.startswith(METADATA):
-            return await self._metadata(incoming, path)
-        if task_callbacks.PATH.fullmatch(path):
-            return await task_callbacks.serve(endpoint, incoming, path)
-        return await http.serve(endpoint, incoming, path)
-
-    async def _without_agent(self, incoming: HTTPRequest, path: str) -> None:
-        """Handle requests that name no agent, if there are several."""
-        if path in ("/healthz", "/readyz"):
-            return await self._health(incoming, path)
-        if path in PUBLISHED and self._catalog is not None:
-            return await self._publish(self._catalog, incoming, path)
-        if path.startswith(METADATA):
-            return await self._metadata(incoming, path)
-        found = [
-            {"name": e.service.agent.name, "card": e.url(incoming) + card.PATHS[0]}
-            for e in self.endpoints.values()
-        ]
-        if path == "/" and incoming.method in ("GET", "HEAD"):
-            return await incoming.respond(200, v1_0.encode({"agents": found}))
-        urls = ", ".join(e.url(incoming) for e in self.endpoints.values())
-        error = MethodNotFound(f"Nothing is served at {path[:128]!r}; the agents are at {urls}")
-        return await http.fail(incoming, error)
-
-    async def _publish(self, own: OwnCatalog, incoming: HTTPRequest, path: str) -> None:
-        """Answer with the catalog of all agents, or with the keys that verify it."""
-        if path == DID_PATH:
-            return await own.did(incoming)
-        return await own.serve(incoming, path)
-
-    async def _metadata(self, incoming: HTTPRequest, path: str) -> None:
-        served = [endpoint.access for endpoint in self.endpoints.values()]
-        served += [mount.access for mount in self.mounts]
-        found = protected_resource.find(served, incoming, path)
-        return await protected_resource.serve(found, incoming)
-
-    async def _health(self, incoming: HTTPRequest, path: str) -> None:
-        monitoring, state = self.monitoring, "ok"
-        if self._loop is None or monitoring is None:
-            state = "down"
-        elif path == "/readyz":
-            state = await monitoring.state()
-        body = b'{"status":"%b"}' % state.encode()
-        await incoming.respond(200 if state == "ok" else 503, body, headers=(http.PRIVATE,))
+    async def _state(self, path: str) -> str:
+        """What `/healthz` or `/readyz` reports: ok, or why not."""
+        if self._loop is None or self.monitoring is None:
+            return "down"
+        return await self.monitoring.state() if path == "/readyz" else "ok"
 
     # -- what all replicas share
 
@@ -574,7 +504,9 @@ class App:
                 await self._sign()
                 self._begin(worker, egress, bell, monitoring)
                 if self.serves:
-                    self._log_open_access()
+                    if self.agents and not self._logged_access:
+                        startup_log.open_access(self.settings, self.access)
+                    self._logged_access = True
                     for port in wiring.ports(self.settings, self.endpoints.values()):
                         self.ports.append(await stack.enter_async_context(port))
                     for mount in self.mounts:
@@ -647,21 +579,6 @@ class App:
             return False
         return True
 
-    def _log_open_access(self) -> None:
-        """Log once that no authentication is needed, if that is so."""
-        if self._warned:
-            return
-        self._warned = True
-        access = self.access.authenticator
-        if self.agents and (self.unguarded or (access is not None and access.open)):
-            why = "no auth is set" if self.unguarded else "Anonymous() is set"
-            more = ", the secrets of every webhook," if self.settings.push else ""
-            logger.info(
-                "callers are anonymous (%s): each caller can read every task%s and what handlers "
-                "save for contexts",
-                *(why, more),
-            )
-
     async def _sign(self) -> None:
         """Sign the cards. If that fails, the application does not start."""
         keys = (*wiring.keys(self.settings), *self._keys)
@@ -673,19 +590,7 @@ class App:
             except ValueError as error:
                 hint = "; give the agent one: @agent.skill(…)" if "skills: " in str(error) else ""
                 raise SettingsError(f"card_keys: agent {name!r}: {error}{hint}") from None
-        if self.settings.url or self.settings.trusted_hosts:
-            return
-        if keys:
-            logger.warning(
-                "card_keys: the card is signed for callers on this machine only; set `url`, or "
-                "`trusted_hosts`, for others"
-            )
-        access = self.access.authenticator
-        if self.serves and access is not None and access.issued:
-            logger.info(
-                "auth: the server sends token metadata only to callers on this machine; set `url`, "
-                "or `trusted_hosts`, for others"
-            )
+        startup_log.unnamed_hosts(self.settings, keys, self.access, serves=self.serves)
 
     async def _make_worker(
         self, stack: AsyncExitStack, bell: Bell, monitoring: Monitoring

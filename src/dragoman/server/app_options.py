@@ -60,3 +60,5 @@ class AppOptions(TypedDict, total=False):
     log_format: Literal["text", "json"]
     access_log: bool
     audit: bool
+    console: Literal["auto", "on", "off"]
+    agent_page: bool

@@ -274,7 +274,8 @@ class Run(RunWrites, RunReads):
         if found.task is not None:
             turn._task = found.task
             self._artifacts.update(artifact.artifact_id for artifact in found.task.artifacts)
-        if claim.head.canceling:
+        canceling = claim.head.canceling or self.reason == "cancel"
+        if canceling:
             self.reason, turn.canceled = "cancel", True
         if not handler.durable:
             return
@@ -287,7 +288,7 @@ class Run(RunWrites, RunReads):
             incoming=None if found.incoming is None else (claim.turn, found.incoming),
             # a run after a crash is woken, too, but not by what the handler waits for
             woken=claim.head.woken and claim.attempt <= 1,
-            canceling=claim.head.canceling and handler.cancel is None,
+            canceling=canceling and handler.cancel is None,
             repeated=found.repeated,
             known=_message_ids(found.task),
             streams=turn._streams,
@@ -296,7 +297,7 @@ class Run(RunWrites, RunReads):
         if self.journal.form:
             turn._sends = DurableSends(self.journal, found.begun, turn._note_send)
         turn._version = self.journal.declare(handler.version)
-        if claim.head.canceling and handler.cancel is not None:
+        if canceling and handler.cancel is not None:
             self.journal.leave()
 
     @staticmethod
@@ -406,7 +407,7 @@ class Run(RunWrites, RunReads):
 
     async def _must_wait(self) -> bool:
         """Whether another turn of the context is first; then the claim is given back."""
-        if self.claim.head.canceling:
+        if self.reason == "cancel":
             return False
         head, store = self.claim.head, self.worker.store
         place = MessagePlace(head.id, self.claim.turn, self.claim.received.at)
@@ -490,10 +491,22 @@ class Run(RunWrites, RunReads):
         self.turn.canceled = True
         if reason == "deadline":
             logger.warning("handler %s: %s", self.handler.name, self.words(reason))
+        if reason == "cancel" and self._is_replaying():
+            if self.journal is not None:
+                self.journal.cancel()
+            return
         if reason == "cancel" and self.handler.cancel is not None:
             self._stopper = asyncio.create_task(self._author_cancel())
         else:
             self.task.cancel()
+
+    def _is_replaying(self) -> bool:
+        """Whether a durable handler is on its way to where it was. If it were canceled now, it
+        could not undo what it did after this place."""
+        journal, head = self.journal, self.claim.head
+        if journal is None:
+            return self.handler.durable and bool(head.private or head.began)
+        return not journal.live and self.handler.cancel is None
 
     async def _author_cancel(self) -> None:
         try:

@@ -304,6 +304,14 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "log to dragoman.audit: refused callers, requests for tasks of others, cancels, changes of "
         "webhooks, reads of the extended card",
     )
+    console: Literal["auto", "on", "off"] = setting(
+        "auto",
+        "the console of `dragoman serve` at /console/: auto offers it on a terminal of this "
+        "machine, on also to callers with the scope operator (needs `auth`)",
+    )
+    agent_page: bool = setting(
+        True, "`dragoman serve` shows browsers a page about the agents at / and /KEY/"
+    )
 
     # values that follow from other settings
 

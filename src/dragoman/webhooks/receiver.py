@@ -53,6 +53,18 @@ from dragoman.webhooks.signature import SigningKey
 if TYPE_CHECKING:
     from starlette.routing import Route
 
+__all__ = [
+    "BadSignature",
+    "MissingSignature",
+    "Notification",
+    "Receiver",
+    "ReceiverApp",
+    "TooNew",
+    "TooOld",
+    "WrongToken",
+]
+
+
 Pushed: TypeAlias = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 Headers: TypeAlias = (
     Mapping[str, str]

@@ -604,4 +604,4 @@ def test_the_same_is_logged_seldom(words: Any, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(unreadable_rows, "REPEAT", 600.0)
     for number in range(2 * unreadable_rows.REMEMBERED):
         found.found(Unreadable("head", f"t{number}", "why"))
-    assert len(found._told) <= unreadable_rows.REMEMBERED
+    assert len(found._reported) <= unreadable_rows.REMEMBERED

@@ -318,7 +318,7 @@ async def test_one_host_gets_only_so_many_at_once() -> None:
         assert inbox.most == 3
 
 
-async def test_the_limits_are_those_of_the_way_out() -> None:
+async def test_the_limits_are_those_of_the_make_egress() -> None:
     """Nothing else limits deliveries: not the settings once more."""
     way = Egress(allow=["127.0.0.1"], per_host=3, timeout=60.0)
     async with receiving() as inbox, pushing(egress=way, push_per_host=1) as sender:

@@ -33,6 +33,9 @@ from dragoman.bridges.crewai.logged_calls import CALLS, Calls
 from dragoman.bridges.crewai.messages import data_of, message_of, result_of, said
 from dragoman.bridges.saved_state import LIMIT
 
+__all__ = ["ask", "serve"]
+
+
 Kind: TypeAlias = CrewAgent | Crew
 Served: TypeAlias = Kind | type[Flow[Any]] | FlowDefinition
 

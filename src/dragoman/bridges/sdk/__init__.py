@@ -18,6 +18,9 @@ from dragoman.bridges.sdk.event_queue import Queue
 from dragoman.bridges.sdk.executor_state import saved_state
 from dragoman.bridges.sdk.sdk_values import VALUES
 
+__all__ = ["serve"]
+
+
 logger = logging.getLogger("dragoman")
 
 

@@ -43,6 +43,9 @@ from dragoman.bridges.smolagents.json_values import (
 from dragoman.bridges.smolagents.logged_calls import Calls, QuestionAsked, Stopped
 from dragoman.bridges.text_answers import words_of
 
+__all__ = ["serve"]
+
+
 Make: TypeAlias = Callable[[], MultiStepAgent]
 """A function that makes an agent."""
 ANSWER = re.compile(r'\s*\{\s*"answer"\s*:\s*"')

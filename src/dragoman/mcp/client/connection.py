@@ -34,6 +34,8 @@ FRESH = 5.0
 CALL_RESULT: TypeAdapter[mcp.CallToolResult | mcp.InputRequiredResult] = TypeAdapter(
     mcp.CallToolResult | mcp.InputRequiredResult
 )
+CLOSED = "Connection closed"
+"""What the SDK says if it does not know how a request ended."""
 AUTO, LEGACY = "auto", "legacy"
 
 Sample = Callable[[mcp.CreateMessageRequestParams], Awaitable[mcp.CreateMessageResult]]
@@ -213,6 +215,10 @@ class Connection:
         except (MCPError, ValidationError, TimeoutError, ServerUnavailable):
             return False
         return True
+
+    def lost(self, error: MCPError) -> bool:
+        """Whether a request failed because the connection has ended."""
+        return self.ended.is_set() or error.error.message == CLOSED
 
     # -- calls
 

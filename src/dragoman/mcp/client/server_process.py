@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -75,21 +75,18 @@ async def server_process(
     )
     incoming_end, incoming = anyio.create_memory_object_stream[Incoming](0)
     outgoing, outgoing_end = anyio.create_memory_object_stream[SessionMessage](0)
-    jobs = [
-        asyncio.create_task(_read(process, incoming_end, server.name, ended)),
+    reading = asyncio.create_task(_read(process, incoming_end, server.name, ended))
+    others = [
         asyncio.create_task(_write(process, outgoing_end)),
         asyncio.create_task(_log_errors(process, server.name)),
     ]
     try:
         yield incoming, outgoing
     finally:
-        ending = asyncio.ensure_future(_end(process))
+        ending = asyncio.ensure_future(_end(process, reading, others))
         try:
             await asyncio.shield(ending)
         finally:
-            for job in jobs:
-                job.cancel()
-            await asyncio.gather(*jobs, return_exceptions=True)
             for stream in (incoming, outgoing, incoming_end, outgoing_end):
                 stream.close()
 
@@ -152,17 +149,35 @@ async def _log_errors(process: asyncio.subprocess.Process, name: str) -> None:
                 logger.info("%s: %s", name, " ".join(clean(line, 500).split()))
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(
+    process: asyncio.subprocess.Process,
+    reading: asyncio.Task[None],
+    others: Sequence[asyncio.Task[None]],
+) -> None:
     """End the process and its children: at first politely."""
     assert process.stdin is not None
+    reading.cancel()
+    await asyncio.wait((reading,))
+    # a process that writes cannot end before somebody reads
+    draining = asyncio.create_task(_drain(process))
     process.stdin.close()
     if not await _ended(process):
         _signal(process, signal.SIGTERM)
         await _ended(process)
     _signal(process, signal.SIGKILL)  # also children that outlive it
     await _ended(process)
+    await asyncio.wait((draining,), timeout=PATIENCE)
+    for job in (draining, *others):
+        job.cancel()
+    await asyncio.gather(draining, *others, return_exceptions=True)
     with suppress(OSError):
         await process.stdin.wait_closed()
+
+
+async def _drain(process: asyncio.subprocess.Process) -> None:
+    assert process.stdout is not None
+    while await process.stdout.read(1 << 16):
+        pass
 
 
 async def _ended(process: asyncio.subprocess.Process) -> bool:

@@ -88,7 +88,7 @@ class HeldCalls:
         return found[0]
 
     def drop(self, key: str) -> None:
-        """End a call that waits; the server is told so."""
+        """End a call that waits, and notify the server."""
         if (found := self._calls.pop(key, None)) is None:
             return
         self._timers.pop(key).cancel()
@@ -302,7 +302,7 @@ class _Stretch:
         except MCPError as error:
             if error.error.code == mcp.URL_ELICITATION_REQUIRED:
                 return _sent_to_url(error)
-            raise self._failure(error, resumed) from error
+            raise self._failure(error, call.connection, resumed) from error
         except (ServerUnavailable, ValidationError) as error:
             if isinstance(error, ServerUnavailable):
                 raise _ServerEnded(self._ended()) from error
@@ -357,8 +357,9 @@ class _Stretch:
         if not await connection.responds(CHECK):
             await self._pool.replace(connection)
 
-    def _failure(self, error: MCPError, resumed: bool) -> UserError:
-        if error.error.code == mcp.CONNECTION_CLOSED:
+    def _failure(self, error: MCPError, connection: Connection, resumed: bool) -> UserError:
+        # a server may use the code as well
+        if error.error.code == mcp.CONNECTION_CLOSED and connection.lost(error):
             return _ServerEnded(self._ended())
         said = words(error) or "The tool failed"
         return _StateRefused(said) if resumed else UserError(said)

@@ -18,7 +18,7 @@ from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry
 from dragoman.stores.cache import Commit
 from dragoman.stores.claim_order import QueueRanks, Ranks
-from dragoman.stores.codec import RECEIVED, body, digested, encode
+from dragoman.stores.codec import RECEIVED, body, digested, encode, private_value
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import Draft, Receipt, Unreadable, Webhook
@@ -65,9 +65,7 @@ _WRITTEN = """written AS (
   {4}::bytea[]) AS e(task, number, turn, kind, body) JOIN ok ON ok.key = e.task
 )"""
 _ACCEPTED = """accepted AS (
-  INSERT INTO message SELECT ok.agent, ok.tenant, ok.owner, m.* FROM unnest({0}::bytea[],
-  {1}::text[], {2}::bigint[], {3}::int[]) AS m(context, at, task, number)
-  JOIN ok ON ok.key = m.task
+  INSERT INTO message SELECT m.* FROM unnest({0}::message[]) AS m JOIN ok ON ok.key = m.task
 )"""
 _BEHIND = """behind AS (
   UPDATE line SET behind = true FROM ok WHERE ok.hooked AND line.task = ok.key {but}
@@ -144,7 +142,7 @@ class Transaction:
         self._touched: dict[str, PostgresHead] = {}
         self._receipts: list[tuple[PostgresHead, Receipt, int]] = []
         self._webhooks: list[tuple[PostgresHead, Webhook, int]] = []
-        self._messages: list[tuple[bytes, str, int, int]] = []
+        self._messages: list[tuple[Any, ...]] = []
         self._keys: list[int] = []
         self._written: dict[str, tuple[list[Entry], int]] = {}
         self._ranks = Ranks()
@@ -256,7 +254,7 @@ class Transaction:
 
     def room(self, row: PostgresHead, fresh: Iterable[Entry] = ()) -> None:
         """Raise LimitExceeded if a task would become too large."""
-        size = row.size + sum(len(entry.wire or b"") for entry in fresh)
+        size = row.size + sum(len(entry.wire or private_value(entry)) for entry in fresh)
         if size > self.max_task_bytes:
             raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
 
@@ -322,7 +320,7 @@ class Transaction:
         if entries:
             part(_WRITTEN, *map(list, zip(*entries, strict=True)))
         if self._messages:
-            part(_ACCEPTED, *map(list, zip(*self._messages, strict=True)))
+            part(_ACCEPTED, list(self._messages))
         if self._receipts:
             part(_RECEIVED, *map(list, zip(*map(_receipt_columns, self._receipts), strict=True)))
         if self._webhooks:
@@ -382,8 +380,9 @@ class Transaction:
             kind, data = body(item)
             row.size += len(data)
             if kind == RECEIVED:
-                at = item.event.at  # type: ignore[union-attr]
-                self._messages.append((digested(row.context), at, row.key, item.number))
+                scope, at = row.scope, item.event.at  # type: ignore[union-attr]
+                whose = (scope.agent, scope.tenant, scope.owner, digested(row.context))
+                self._messages.append((*whose, at, row.key, item.number))
             found.append((row.key, item.number, item.turn, kind, data))
         self._written[row.id] = fresh, row.size - before
         return found

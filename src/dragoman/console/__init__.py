@@ -1,0 +1,11 @@
+"""A page in the browser that shows a running system: tasks, their logs, agents, webhooks.
+
+`dragoman serve` offers it on a terminal of this machine. In code:
+
+    app = App(agent, auth=…)
+    app.answer_first(Console(open=True))
+"""
+
+from dragoman.console.console import Console
+
+__all__ = ["Console"]

@@ -1,0 +1,247 @@
+"""The values of the operator's API, as JSON has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+
+class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A value of the API. Empty fields are omitted."""
+
+
+class SessionView(Shape, frozen=True):
+    """Who looks, and at what."""
+
+    name: str
+    acts: bool
+    everywhere: bool
+    version: str
+    source: str
+    """`app` for a server, `store` for a store without one, `agent` for the inspector."""
+    title: str
+    tenant: str = ""
+    caller: str = ""
+    """Who calls agents in the chat; empty is anonymous."""
+    needs_caller: bool = False
+    """Whether the chat needs a log-in first."""
+    ends: float = 0.0
+    poll: float = 1.0
+    agents: Sequence[AgentName] = ()
+    schemes: Sequence[SchemeView] = ()
+
+
+class AgentName(Shape, frozen=True):
+    """An agent of the server, and the path below the console where the chat calls it."""
+
+    key: str
+    name: str
+    path: str
+
+
+class SchemeView(Shape, frozen=True):
+    """A way to log in: what a person types."""
+
+    name: str
+    kind: str
+    """`key`, `bearer`, `basic`, `token` (of an issuer) or `certificate`."""
+    title: str
+    where: str = ""
+    """For a key: `header`, `query` or `cookie`."""
+    field: str = ""
+    description: str = ""
+
+
+class TaskView(Shape, frozen=True):
+    """A row of the table of tasks."""
+
+    id: str
+    agent: str
+    state: str
+    changed: str
+    created: str = ""
+    tenant: str = ""
+    owner: str = ""
+    realm: str = ""
+    context: str = ""
+    skill: str = ""
+    text: str = ""
+    last: int = 0
+    attempt: int = 0
+    version: int = 0
+    holder: str = ""
+    size: int = 0
+    over: bool = False
+
+
+class TablePage(Shape, frozen=True):
+    """A page of the table, with the number of tasks in each state."""
+
+    rows: Sequence[TaskView]
+    counts: Mapping[str, int] = {}
+    complete: bool = True
+    """Whether the counts are exact; otherwise there are more."""
+    next: str = ""
+    """The cursor of the next page."""
+    searched: int = 0
+    """How many tasks were searched for the text."""
+    stopped: bool = False
+    """Whether the search ended before it had seen all of them."""
+
+
+class PartView(Shape, frozen=True):
+    """A part of a message or an artifact. The content of a file is at `path`."""
+
+    kind: str
+    """`text`, `data`, `file` or `link`."""
+    text: str = ""
+    data: Any = None
+    media_type: str = ""
+    filename: str = ""
+    size: int = 0
+    path: str = ""
+    url: str = ""
+    image: bool = False
+    cut: int = 0
+    """How many characters are left out."""
+
+
+class EntryView(Shape, frozen=True):
+    """An entry of a log."""
+
+    number: int
+    kind: str
+    """`message`, `status`, `artifact`, `reply`, `cancel` or `private`."""
+    turn: int = 0
+    at: str = ""
+    who: str = ""
+    role: str = ""
+    state: str = ""
+    id: str = ""
+    """Of the message or the artifact."""
+    name: str = ""
+    description: str = ""
+    append: bool = False
+    last_chunk: bool = False
+    skill: str = ""
+    count: int = 0
+    value: Any = None
+    sealed: bool = False
+    parts: Sequence[PartView] = ()
+    metadata: Mapping[str, Any] = {}
+
+
+class ArtifactView(Shape, frozen=True):
+    """An artifact as it is now, or was after an entry."""
+
+    id: str
+    name: str = ""
+    description: str = ""
+    parts: Sequence[PartView] = ()
+    metadata: Mapping[str, Any] = {}
+
+
+class MessageView(Shape, frozen=True):
+    """A message of a task."""
+
+    id: str
+    role: str
+    parts: Sequence[PartView] = ()
+    metadata: Mapping[str, Any] = {}
+
+
+class Folded(Shape, frozen=True):
+    """A task as it was after an entry."""
+
+    number: int
+    state: str
+    at: str = ""
+    status: MessageView | None = None
+    history: Sequence[MessageView] = ()
+    artifacts: Sequence[ArtifactView] = ()
+    metadata: Mapping[str, Any] = {}
+    cut: int = 0
+    """How many characters of texts are left out, because the answer would be too large."""
+
+
+class RemoteView(Shape, frozen=True):
+    """A task of another agent, above or below this one."""
+
+    agent: str
+    task: str
+    state: str = ""
+    here: bool = False
+    """Whether the task is in the same store."""
+
+
+class WebhookView(Shape, frozen=True):
+    """A webhook and the state of its delivery, without secrets."""
+
+    task: str
+    id: str
+    agent: str
+    host: str
+    cursor: int
+    last: int
+    attempts: int = 0
+    due: float = 0.0
+    parked: bool = False
+    reason: str = ""
+
+
+class TaskDetails(Shape, frozen=True):
+    """Everything about a task but its log."""
+
+    row: TaskView
+    why: str
+    """One sentence: why the task is where it is."""
+    task: Folded
+    asks: str = ""
+    """`answer` or `approval`, if the task waits for a person."""
+    operation: Any = None
+    """What an approval is for."""
+    above: Sequence[RemoteView] = ()
+    below: Sequence[RemoteView] = ()
+    webhooks: Sequence[WebhookView] = ()
+    first: Any = None
+    """The first message, as A2A has it, to be sent again."""
+
+
+class FindingView(Shape, frozen=True):
+    """What the card checker says."""
+
+    level: str
+    path: str
+    text: str
+
+
+class AgentView(Shape, frozen=True):
+    """An agent: its card as served, and what the checker says."""
+
+    key: str
+    name: str
+    card: Any
+    url: str = ""
+    findings: Sequence[FindingView] = ()
+    error: str = ""
+
+
+class ProcessView(Shape, frozen=True):
+    """A process that serves or works, with its last rows."""
+
+    name: str
+    role: str = ""
+    version: str = ""
+    seen: float = 0.0
+    gone: bool = False
+    running: int = 0
+    streams: int = 0
+    rows: Sequence[Mapping[str, float]] = ()
+
+
+class Done(Shape, frozen=True):
+    """What an action did."""
+
+    done: str

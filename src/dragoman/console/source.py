@@ -1,0 +1,163 @@
+"""What a console looks at: an application that serves agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman import App, Caller
+from dragoman.conformance.card import check
+from dragoman.console.http import SAFE, Request
+from dragoman.console.session import Operator
+from dragoman.console.shapes import AgentName, AgentView, FindingView, SchemeView
+
+CARD = "/.well-known/agent-card.json"
+
+
+class ServedAgents:
+    """The agents of an `App`."""
+
+    kind = "app"
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    @property
+    def title(self) -> str:
+        """What the console is named after."""
+        return ", ".join(agent.name for agent in self.app.agents.values())
+
+    def prefix(self, key: str) -> str:
+        """The path of an agent below the application."""
+        return f"/{key}" if len(self.app.agents) > 1 else ""
+
+    def names(self) -> Sequence[AgentName]:
+        """The agents and where the chat calls them."""
+        return [
+            AgentName(key=key, name=agent.name, path=f"agents/{key}")
+            for key, agent in self.app.agents.items()
+        ]
+
+    def needs_caller(self, operator: Operator) -> bool:
+        """Whether the chat needs somebody who has logged in."""
+        return not self.app.unguarded and not operator.caller.identity
+
+    async def agents(self, request: Request) -> Sequence[AgentView]:
+        """The agents with their cards."""
+        return [await self._agent(key, request) for key in self.app.agents]
+
+    async def _agent(self, key: str, request: Request) -> AgentView:
+        name = self.app.agents[key].name
+        url = request.scope["dragoman.url"] + self.prefix(key)
+        status, headers, body = await self.get(request, self.prefix(key) + CARD)
+        if status != 200:
+            return AgentView(key=key, name=name, card=None, url=url, error=f"HTTP {status}")
+        return AgentView(
+            key=key,
+            name=name,
+            card=msgspec.json.decode(body),
+            url=url,
+            findings=[
+                FindingView(level=each.level, path=each.field, text=each.text)
+                for each in check(body, url=url + CARD, headers=headers)
+            ],
+        )
+
+    async def get(self, request: Request, path: str) -> tuple[int, dict[str, str], bytes]:
+        """Fetch a document of the application as anybody gets it."""
+        status, headers, body = 0, {}, b""
+        host = [(name, value) for name, value in request.scope["headers"] if name == b"host"]
+        scope = {
+            **_plain(request.scope),
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": host,
+        }
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            nonlocal status, headers, body
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = {
+                    name.decode("latin-1"): value.decode("latin-1")
+                    for name, value in message["headers"]
+                }
+            else:
+                body += message.get("body", b"")
+
+        await self.app.for_caller(Caller())(scope, receive, send)
+        return status, headers, body
+
+    async def call(
+        self, request: Request, operator: Operator, key: str, rest: str, send: Any
+    ) -> None:
+        """Pass a request of the chat on to an agent, as made by the operator's own caller."""
+        path = self.prefix(key) + rest
+        kept = [
+            (name, value)
+            for name, value in request.scope["headers"]
+            if name not in (b"cookie", b"authorization", b"origin", b"referer")
+        ]
+        raw = request.scope.get("raw_path") or request.path.encode()
+        start = raw.find(b"/", len(b"/console/agents/"))
+        scope = {
+            **_plain(request.scope),
+            "path": path,
+            "raw_path": self.prefix(key).encode() + (raw[start:] if start > 0 else b"/"),
+            "headers": kept,
+        }
+
+        async def safe(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message.get("headers", ())}
+                more = [
+                    (name.encode(), value.encode())
+                    for name, value in SAFE.items()
+                    if name.encode() not in given
+                ]
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            await send(message)
+
+        await self.app.for_caller(operator.caller)(scope, request.receive, safe)
+
+    async def schemes(self, request: Request) -> Sequence[SchemeView]:
+        """The ways to log in, from the card of the first agent."""
+        key = next(iter(self.app.agents), "")
+        status, _, body = await self.get(request, self.prefix(key) + CARD)
+        return schemes_of(msgspec.json.decode(body)) if status == 200 else []
+
+
+def schemes_of(card: Any) -> list[SchemeView]:
+    """What a person types for each scheme of a card."""
+    found = []
+    for name, scheme in (card.get("securitySchemes") or {}).items():
+        (kind, about), *_ = scheme.items()
+        more: dict[str, str] = {}
+        match kind:
+            case "apiKeySecurityScheme":
+                more = {"kind": "key", "title": "API key"}
+                more |= {"where": about.get("location", ""), "field": about.get("name", "")}
+            case "httpAuthSecurityScheme":
+                basic = about.get("scheme", "").lower() == "basic"
+                more = {"kind": "basic" if basic else "bearer"}
+                more["title"] = "User and password" if basic else "Token"
+            case "oauth2SecurityScheme" | "openIdConnectSecurityScheme":
+                more = {"kind": "token", "title": "Access token"}
+            case "mtlsSecurityScheme":
+                more = {"kind": "certificate", "title": "Client certificate"}
+            case _:
+                continue
+        found.append(SchemeView(name=name, description=about.get("description", ""), **more))
+    return found
+
+
+def _plain(scope: Any) -> dict[str, Any]:
+    """The scope of a request without what this process has added."""
+    return {name: value for name, value in scope.items() if not name.startswith("dragoman.")}

@@ -1,0 +1,120 @@
+// The log of a task as a timeline. Chunks of one artifact that follow each other are one item.
+
+import { html, useState } from "./vendor/preact.js";
+import { get } from "./api.js";
+import { clock, number, plain } from "./format.js";
+import { Json, Parts } from "./parts.js";
+import { Virtual } from "./virtual.js";
+
+const TAIL = 20_000; // characters of a text that grows by chunks
+
+// Adds entries to a list of items, and returns a new list.
+export function added(items, entries) {
+  const found = items.slice();
+  for (const entry of entries) {
+    const last = found[found.length - 1];
+    if (last && entry.number <= last.to) continue; // it was read twice
+    if (entry.kind === "artifact" && last?.kind === "artifact" && last.id === entry.id && entry.append) {
+      found[found.length - 1] = grown(last, entry);
+    } else {
+      found.push({ ...entry, from: entry.number, to: entry.number, count: 1 });
+    }
+  }
+  return found;
+}
+
+function grown(item, entry) {
+  const parts = item.parts ? item.parts.slice() : [];
+  for (const part of entry.parts || []) {
+    const last = parts[parts.length - 1];
+    if (last?.kind === "text" && part.kind === "text") {
+      const text = (last.text || "") + (part.text || "");
+      const cut = Math.max(0, text.length - TAIL);
+      parts[parts.length - 1] = { ...last, text: text.slice(cut), before: (last.before || 0) + cut };
+    } else if (parts.length < 50) parts.push(part);
+  }
+  return { ...item, parts, to: entry.number, count: item.count + 1, lastChunk: entry.lastChunk };
+}
+
+const TITLES = {
+  message: "Message",
+  status: "Status",
+  artifact: "Artifact",
+  reply: "Direct reply",
+  cancel: "Cancel requested",
+  private: "Private",
+};
+
+export function Timeline({ items, task, at, onPick }) {
+  return html`<${Virtual}
+    items=${items}
+    keyOf=${(item) => String(item.from)}
+    height=${72}
+    label="Timeline"
+    tail=${at === null}
+    selected=${at === null ? undefined : items.findIndex((item) => item.to >= at)}
+    draw=${(item) => html`<${Item} item=${item} task=${task} at=${at} onPick=${onPick} />`}
+  />`;
+}
+
+function Item({ item, task, at, onPick }) {
+  const later = at !== null && item.from > at;
+  const many = item.count > 1;
+  const place = many ? `${number(item.from)}–${number(item.to)}` : number(item.from);
+  return html`<article class=${`entry ${item.kind} ${later ? "later" : ""}`} role="listitem">
+    <header>
+      <button class="place" title="Show the task as it was then" onClick=${() => onPick?.(item.to)}
+        aria-label=${`Entry ${place}: show the task as it was then`}>${place}</button>
+      <b>${TITLES[item.kind] || item.kind}</b>
+      ${item.state && html` <span class=${`state ${item.state}`}>${item.state}</span>`}
+      ${item.kind === "artifact" && html` <span>${plain(item.name || item.id)}</span>`}
+      ${item.kind === "private" && html` <span>${plain(item.name || "")}</span>`}
+      ${item.who && html` <span class="dim">from ${plain(item.who)}</span>`}
+      ${item.skill && html` <span class="dim">skill ${plain(item.skill)}</span>`}
+      ${many && html` <span class="dim">${number(item.count)} chunks</span>`}
+      ${item.at && html`<time class="dim" datetime=${item.at}>${clock(item.at)}</time>`}
+    </header>
+    <${Body} item=${item} task=${task} />
+  </article>`;
+}
+
+function Body({ item, task }) {
+  const [open, setOpen] = useState(false);
+  const [chunks, setChunks] = useState(null);
+  if (item.kind === "private") {
+    if (item.sealed) return html`<p class="dim">It is encrypted, and the key is not here.</p>`;
+    return html`<${Details} value=${item.value} />`;
+  }
+  const before = item.parts?.reduce((sum, part) => sum + (part.before || 0), 0);
+  const unfold = async () => {
+    setOpen(!open);
+    if (!chunks && task) {
+      const { entries } = await get(`tasks/${task}/entries?after=${item.from - 1}&limit=${Math.min(1000, item.to - item.from + 1)}`);
+      setChunks(entries);
+    }
+  };
+  return html`<div class="entry-body">
+    ${before > 0 && html`<p class="dim">${number(before)} characters before this are not shown.</p>`}
+    <${Parts} parts=${item.parts} />
+    ${item.count > 1 && task &&
+    html`<button class="link" aria-expanded=${open} onClick=${unfold}>
+      ${open ? "Fold the chunks" : "Show each chunk"}
+    </button>`}
+    ${open && chunks &&
+    html`<ol class="chunks">
+      ${chunks.map((each) => html`<li key=${each.number}><span class="dim">${each.number}</span>
+        <${Parts} parts=${each.parts} markdown=${false} /></li>`)}
+      ${item.count > chunks.length && html`<li class="dim">${number(item.count - chunks.length)} more</li>`}
+    </ol>`}
+    ${item.metadata && Object.keys(item.metadata).length > 0 && html`<${Details} title="Metadata" value=${item.metadata} />`}
+  </div>`;
+}
+
+export function Details({ title = "Value", value }) {
+  const [open, setOpen] = useState(false);
+  if (value === undefined || value === null) return null;
+  return html`<div>
+    <button class="link" aria-expanded=${open} onClick=${() => setOpen(!open)}>${title}</button>
+    ${open && html`<${Json} value=${value} />`}
+  </div>`;
+}

@@ -1,0 +1,89 @@
+"""Reads a store as an operator, without blocking the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from dragoman import Task
+from dragoman.admin import (
+    AdminThread,
+    Choice,
+    Counts,
+    Entry,
+    Found,
+    Missing,
+    StoreAdmin,
+    TaskPage,
+    TaskRow,
+    WebhookRow,
+    search,
+    task_at,
+)
+from dragoman.console.http import NotFound
+
+T = TypeVar("T")
+
+HOOKS = 500
+"""How many webhooks are listed at most."""
+
+
+class StoreReader:
+    """The admin interface of a store, in a thread."""
+
+    def __init__(self, make: Callable[[], StoreAdmin]) -> None:
+        self._thread = AdminThread(make)
+
+    async def _call(self, ask: Callable[[StoreAdmin], T]) -> T:
+        try:
+            return await self._thread.call(ask)
+        except Missing:
+            raise NotFound("there is no such task") from None
+
+    async def page(self, choice: Choice) -> TaskPage:
+        """A page of tasks, the latest status first."""
+        return await self._call(lambda admin: admin.tasks(choice))
+
+    async def counts(self, choice: Choice) -> Counts:
+        """How many tasks of a choice are in each state."""
+        return await self._call(lambda admin: admin.counts(choice))
+
+    async def search(self, choice: Choice, text: str) -> Found:
+        """Find a text in the tasks of a choice, the latest first."""
+        return await self._call(lambda admin: search(admin, choice, text))
+
+    async def row(self, task: str) -> TaskRow:
+        """The row of a task. Raises NotFound."""
+        return await self._call(lambda admin: admin.row(task))
+
+    async def load(self, task: str) -> tuple[TaskRow, Task]:
+        """The row of a task, and the task. Raises NotFound."""
+        return await self._call(lambda admin: admin.load(task))
+
+    async def entries(self, task: str, after: int, limit: int) -> Sequence[Entry]:
+        """The entries after a number. Raises NotFound."""
+        return await self._call(lambda admin: list(islice(admin.read(task, after), limit)))
+
+    async def fold(self, task: str, start: tuple[int, Task | None], number: int) -> Task:
+        """The task after an entry, from its fold after an earlier one."""
+        place, found = start
+        return await self._call(
+            lambda admin: task_at(
+                islice(admin.read(task, place), max(0, number - place)), number, found
+            )
+        )
+
+    async def webhooks(self, task: str = "") -> Sequence[WebhookRow]:
+        """The webhooks of a task, or all that have something to deliver, parked ones first."""
+        if task:
+            return await self._call(lambda admin: admin.webhooks(task))
+        return await self._call(lambda admin: admin.undelivered(HOOKS))
+
+    async def redrive(self, task: str = "", webhook: str = "") -> int:
+        """Deliver parked webhooks again. Returns how many there were."""
+        return await self._call(lambda admin: admin.redrive(task, webhook))
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self._thread.close()
