@@ -223,6 +223,6 @@ CASES: list[tuple[TaskRow, list[Entry], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("row", "entries", "expected"), CASES)
+@pytest.mark.parametrize(("row", "entries", "expected"), CASES, ids=map(str, range(len(CASES))))
 def test_every_reason(row: TaskRow, entries: list[Entry], expected: str) -> None:
     assert reason(row, entries, now=NOON) == expected
