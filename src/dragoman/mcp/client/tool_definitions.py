@@ -28,6 +28,8 @@ LONGEST_NAME, LONGEST_TEXT, LONGEST_NOTE = 64, 1000, 300
 LARGEST_SCHEMA, LARGEST_TOTAL = 64 << 10, 1 << 20
 """The most bytes of the schemas of a tool, and of all tools of a server."""
 DEEPEST = 32
+TASK_TOOLS = frozenset(("get_task", "answer_task", "cancel_task"))
+"""The tools of an MCP server of dragoman for calls that go on: they are used, and not offered."""
 NOTES = ("description", "title", "$comment")
 """The words of JSON Schema whose values are text for people."""
 
@@ -73,6 +75,8 @@ def definitions(
     """The tools that can be offered, by name. With `trusted`, descriptions have no delimiters."""
     found: dict[str, ToolDefinition] = {}
     total = 0
+    if {tool.name for tool in tools} >= TASK_TOOLS:
+        tools = [tool for tool in tools if tool.name not in TASK_TOOLS]
     for tool in tools[:MOST]:
         definition = _definition(server, tool, trusted)
         size = _size(definition)
