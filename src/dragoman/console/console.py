@@ -47,7 +47,7 @@ KINDS = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-_FILE = re.compile(r"(?:vendor/)?[a-z_]+\.(?:css|js|svg|txt)")
+_FILE = re.compile(r"(?:vendor/)?[a-z0-9_]+\.(?:css|js|svg|txt)")
 _CALL = re.compile(r"/console/agents/([^/]+)(/.*)?")
 
 
@@ -165,7 +165,7 @@ class Console:
                 continue
             if route.method == request.method or (route.method, request.method) == ("GET", "HEAD"):
                 if route.method != "GET":
-                    check_action(request, operator)
+                    check_action(request, operator, harmless=route.harmless)
                 return await route.answer(request, self, operator, **names)
             allowed.append(route.method)
         if allowed:

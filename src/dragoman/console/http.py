@@ -137,6 +137,8 @@ class Route(Struct, frozen=True):
     method: str
     path: str
     answer: Answer
+    harmless: bool = False
+    """Whether a POST changes nothing."""
 
     def matches(self, path: str) -> dict[str, str] | None:
         """The named parts of a path; None if it is another one."""
