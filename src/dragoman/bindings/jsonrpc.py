@@ -160,7 +160,7 @@ class JSONRPCCodec:
         )
 
     async def fail(self, error: A2AError) -> None:
-        """Send an error; a notification gets status 204 unless the error is one of HTTP."""
+        """Send an error; a notification gets status 204 unless the error belongs to HTTP."""
         if self._id is None and not error.transport:
             self._incoming.failed(error)
             return await self._incoming.respond(204, b"")

@@ -44,7 +44,8 @@ RECOGNISED = (
     Recognised("CrewAI", "crewai", "Flow", "crewai", classes=True),
     Recognised("CrewAI", "crewai", "FlowDefinition", "crewai"),
 )
-"""The table of frameworks. To recognise an object costs no import."""
+"""The table of frameworks; an object that belongs to several rows belongs to the first of them. To
+recognise an object costs no import."""
 
 NAMELESS = ("Agent", "LangGraph", "Strands Agents", "crew")
 """Names that frameworks give to objects without a name."""
@@ -56,16 +57,10 @@ def frameworks() -> str:
     return f"{', '.join(most)} or {last}"
 
 
-def recognise(found: Any) -> str:
-    """The name of the bridge for an object or a class; empty if there is none."""
-    row = _row(found)
-    return row.bridge if row else ""
-
-
 def _row(found: Any) -> Recognised | None:
     kind = found if isinstance(found, type) else type(found)
-    for parent in kind.__mro__:
-        for row in RECOGNISED:
+    for row in RECOGNISED:
+        for parent in kind.__mro__:
             within = f"{parent.__module__}.".startswith(f"{row.package}.")
             if within and row.name == parent.__name__:
                 return row
@@ -94,7 +89,10 @@ def adopt(found: Any, name: str, module: Any) -> Agent | None:
             )
         return sdk.serve(found, cards[0])
     if isinstance(found, type) and not row.classes:
-        raise ValueError("expected an agent, got a class")
+        raise ValueError(
+            f"expected an agent of {row.framework}, got the class {found.__name__}; make an object "
+            "of it in the module, and serve that"
+        )
     serve = import_module(f"dragoman.bridges.{row.bridge}").serve
     called = found.__name__ if isinstance(found, type) else getattr(found, "name", None)
     named = called not in (None, "", *NAMELESS)

@@ -26,7 +26,7 @@ from pydantic_core import to_json, to_jsonable_python
 from dragoman import Agent, Part, UserError
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
-from dragoman.bridges.saved_state import LIMIT
+from dragoman.bridges.saved_state import GONE, LIMIT, has_gone, without_gone
 from dragoman.bridges.steps import Steps, digest
 from dragoman.bridges.text_answers import value_of, words_of
 
@@ -426,4 +426,17 @@ def _encoded(kept: ConversationState) -> bytes:
 
 
 def _decoded(state: bytes) -> ConversationState:
-    return msgspec.json.decode(state, type=ConversationState)
+    return msgspec.json.decode(without_gone(state, _note), type=ConversationState)
+
+
+def _note(value: dict[str, Any]) -> dict[str, Any] | None:
+    """A message, or a list of files, without those that are gone."""
+    found = dict(value)
+    for name in MEDIA:
+        if isinstance(files := value.get(name), list):
+            found[name] = [file for file in files if not has_gone(file)]
+    if found == value:
+        return None
+    if "role" in found:
+        found["content"] = f"{found.get('content') or ''}\n{GONE}".strip()
+    return found

@@ -19,8 +19,8 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from dragoman import Agent, Message, Part, Turn, UserError
-from dragoman.bridges.saved_state import Files, Saved, change, changed, version
+from dragoman import Agent, ContextChanged, Message, Part, Turn, UserError
+from dragoman.bridges.saved_state import Files, Saved, change, changed, merged_packed, version
 
 __all__ = ["Answer", "BridgeOptions", "Framework", "Outcome", "Question", "Run", "serve"]
 
@@ -68,6 +68,19 @@ class Question(Struct, frozen=True):
     approval: bool = False
     operation: Any = None
     """What is to be approved: any JSON value."""
+    data: Any = None
+    """What the framework says beside the text, such as options: any JSON value. The client gets it
+    as data."""
+
+
+def question_about(id: str, about: Mapping[str, Any], keys: Sequence[str], text: str) -> Question:
+    """The question of a framework that says something structured: the text is that of the first of
+    these keys that has one, else `text`; what is left is data."""
+    for key in keys:
+        if isinstance(about.get(key), str) and about[key].strip():
+            left = {name: value for name, value in about.items() if name != key}
+            return Question(id, about[key].strip(), data=left or None)
+    return Question(id, text)
 
 
 def remote_question(id: str, about: Mapping[str, Any]) -> Question:
@@ -317,8 +330,27 @@ async def _converse(
             await _answer(turn, question, approvals, files) for question in outcome.questions
         ]
         run = Run(turn, agent, package, progress, files, saved, answers)
-    await turn.save_context(msgspec.to_builtins(saved))
+    await _save(turn, kept, saved)
     return replace(outcome, usage=used)
+
+
+async def _save(turn: Turn, kept: Any, saved: Saved) -> None:
+    """Keep the state for the next task. Another task may have done so while this one has waited
+    for an answer: then the state has what both have added."""
+    base = _state(kept, saved)
+    while True:
+        try:
+            return await turn.save_context(msgspec.to_builtins(saved))
+        except ContextChanged:
+            theirs = _state(await turn.context_saved(), saved)
+        state = merged_packed(base, saved.state, theirs)
+        saved, base = replace(saved, state=state), theirs
+
+
+def _state(kept: Any, saved: Saved) -> bytes:
+    """The state of the conversation, if the same framework has saved it."""
+    found = msgspec.convert(kept, Saved) if isinstance(kept, dict) else None
+    return found.state if found is not None and found.framework == saved.framework else b""
 
 
 def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -333,7 +365,8 @@ def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 async def _answer(turn: Turn, question: Question, approvals: Approvals, files: Files) -> Answer:
     """Ask the client one question."""
     if not question.approval:
-        said = await turn.ask_for(question.text)
+        beside = () if question.data is None else (Part(data=question.data),)
+        said = await turn.ask_for([Part(text=question.text), *beside])
         files.add((said,))
         return Answer(question.id, said.text, data_of(said), parts=said.parts)
     if approvals == "text":

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from dragoman import Message
+from dragoman.bridges.merged_states import merged
 
 T = TypeVar("T")
 
@@ -33,6 +35,32 @@ def is_gone(content: str | bytes) -> bool:
     its place: a provider of models may refuse what is no image."""
     data = content.encode() if isinstance(content, str) else content
     return data.startswith((_MARK, base64.b64decode(_MARK)))
+
+
+def without_gone(state: bytes, note: Callable[[dict[str, Any]], Any]) -> bytes:
+    """A state that is JSON, without the files that are gone. `note` replaces an object that has
+    one. If it returns None, the object stays, and what is inside of it is looked at."""
+    if _MARK not in state:
+        return state
+    return json.dumps(_noted(json.loads(state), note)).encode()
+
+
+def has_gone(value: Any) -> bool:
+    """Whether a JSON value has a file that is gone, perhaps as a data URL."""
+    if isinstance(value, str):
+        return is_gone(value.rpartition(";base64,")[2] if value[:5] == "data:" else value)
+    within = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(has_gone, within))
+
+
+def _noted(value: Any, note: Callable[[dict[str, Any]], Any]) -> Any:
+    if isinstance(value, list):
+        return [_noted(each, note) for each in value]
+    if not isinstance(value, dict) or not has_gone(value):
+        return value
+    if (found := note(value)) is not None:
+        return _noted(found, note)
+    return {key: _noted(each, note) for key, each in value.items()}
 
 
 class Saved(Struct, frozen=True):
@@ -115,6 +143,12 @@ def changed(old: bytes, change: bytes) -> bytes:
     parts = msgspec.msgpack.decode(zlib.decompress(change), type=list[bytes | tuple[int, int]])
     found = (p if isinstance(p, bytes) else before[p[0] : p[0] + p[1]] for p in parts)
     return zlib.compress(b"".join(found), 1)
+
+
+def merged_packed(base: bytes, ours: bytes, theirs: bytes) -> bytes:
+    """See `merged`, of packed states. If the merged state is too large, ours stays."""
+    found = zlib.compress(merged(_plain(base), _plain(ours), _plain(theirs)), 1)
+    return found if len(found) <= LIMIT else ours
 
 
 def _plain(packed: bytes) -> bytes:

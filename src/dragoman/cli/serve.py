@@ -109,7 +109,7 @@ def start(served: Sequence[Agent | App], given: Mapping[str, Any]) -> None:
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether a value is one of a settings file, and not an object made in code."""
+    """Whether a value can stand in a settings file; False for an object made in code."""
     return value is None or isinstance(value, str)
 
 

@@ -182,7 +182,7 @@ class AgentConnection:
         return card
 
     async def renew_card(self) -> None:
-        """Fetch the card before the first request, if it is one of an earlier run: the agent may
+        """Fetch the card before the first request, if it comes from an earlier run: the agent may
         have moved. Without a new one, the old one must do."""
         assert isinstance(self.target, str)
         self.remembered = False

@@ -85,7 +85,7 @@ def _described(step: PlanStep, host: str) -> dict[str, Any]:
 
 def divided(answer: Message, steps: Sequence[PlanStep]) -> dict[str, list[Part]]:
     """What the answer says to which question, by the names of the steps: fields of data and lines
-    of text by name; everything to the only question. Empty if that cannot be told."""
+    of text by name; everything to the only question. Empty if that is not clear."""
     names = {step.name: step for step in steps}
     found: dict[str, list[Part]] = {}
     rest: list[Part] = []

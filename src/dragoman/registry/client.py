@@ -310,7 +310,10 @@ class Registry:
         if status == 404 and words:
             return NotFound(words)
         if status == 401:
-            return RegistryError(f"{self.url} needs credentials: {words or 'use auth='}")
+            return RegistryError(
+                f"{self.url} needs credentials, auth= in Python and --bearer in the terminal: "
+                f"{words or 'it refused the request'}"
+            )
         if status in (502, 503, 504):
             return Unreachable(f"{self.url} answered {status}: {words}")
         return RegistryError(words or f"{self.url} answered {status}; is it a registry?")

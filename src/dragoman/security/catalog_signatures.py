@@ -3,7 +3,7 @@ defines them.
 
 The profile of a signature says how to find its key. `did-web-v1` is that of the specification: the
 key is in the DID document of the host, and its algorithm is ES256. Where that is not possible, our
-own profile applies: the key is one of those that sign the cards of this server.
+own profile applies: it is made with a key that also signs the cards of this server.
 """
 
 from __future__ import annotations

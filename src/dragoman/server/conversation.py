@@ -43,7 +43,7 @@ async def conversation(
     task: str,
 ) -> list[ConversationMessage]:
     """What was said in a context before a message, oldest first: at most `limit` turns, with at
-    most so many characters of the artifacts of each. With `task`, only in that one."""
+    most `characters` characters of the artifacts of each. With `task`, only in that one."""
     places = list(await store.messages(scope, context, before, limit, task))
     places.reverse()
     found: list[ConversationMessage] = []

@@ -19,12 +19,12 @@ COUNTED = 10_000
 TEXT = 200
 """The most characters of a status text in a row."""
 RECENT = 64
-"""The text of a status is searched in so many of the last entries."""
+"""How many of the last entries are searched for the text of a status."""
 LONGEST_STATUS = 64 * 1024
 """A status with more bytes is not read for its text."""
 FEW = 1000
-"""Up to so many scopes are searched one after the other. For more, an index of all tasks is faster
-if the store has it."""
+"""The maximum number of scopes that are searched one after the other. For more, an index of all
+tasks is faster."""
 
 WAITS: Mapping[int, str] = {
     0: "",

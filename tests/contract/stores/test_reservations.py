@@ -160,7 +160,7 @@ async def test_the_store_has_the_clock(store: Store, monkeypatch: pytest.MonkeyP
 async def rows(store: Store) -> int:
     """How many reservations are stored, expired or not."""
     if isinstance(store, MemoryStore):
-        return len(store._reserved)
+        return len(store._reservations.reserved)
     count = "SELECT count(*) FROM reservation"
     if isinstance(store, SqliteStore):
         return int(store._readers.view.db.execute(count).fetchone()[0])

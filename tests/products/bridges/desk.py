@@ -34,6 +34,10 @@ class Framework(NamedTuple):
         return self._replace(served=name)
 
 
+WORDS = (
+    "The framework takes the answer to a question as words, or as a value of a type that is no "
+    "file. The agent is told which file it did not get."
+)
 FRAMEWORKS = {
     "Pydantic AI": Framework(
         "pydantic-ai",
@@ -44,18 +48,25 @@ FRAMEWORKS = {
     "Google ADK": Framework("adk", "adk_desk"),
     "OpenAI Agents": Framework("openai-agents", "openai_agents_desk"),
     "LlamaIndex": Framework("llamaindex", "llamaindex_desk"),
-    "Strands": Framework("strands", "strands_desk"),
-    "Agno": Framework("agno", "agno_desk"),
+    "Strands": Framework("strands", "strands_desk", lacks={"attached": WORDS}),
+    "Agno": Framework("agno", "agno_desk", lacks={"attached": WORDS}),
     "Microsoft": Framework("microsoft", "microsoft_desk"),
     "smolagents": Framework(
         "smolagents",
         "smolagents_desk",
-        lacks={"own": "The framework has no store of conversations."},
+        lacks={
+            "attached": WORDS,
+            "gone": "The framework converts images: the conversation keeps them itself.",
+            "own": "The framework has no store of conversations.",
+            "schema": "The framework's agents do not say of which type their answers are.",
+        },
     ),
     "CrewAI": Framework(
         "crewai",
         "crewai_desk",
         lacks={
+            "attached": WORDS,
+            "gone": "A model of the framework is not shown the files of earlier messages again.",
             "made": "An agent and a crew of the framework return text or structured data, "
             "never a file.",
             "own": "The framework's agents and crews have no store of conversations: their memory "

@@ -30,6 +30,7 @@ FEATURES = {
     "words": '`approvals="text"`: `yes` in words approves',
     "memory": "the next task of the conversation remembers the first",
     "order": "two messages of a conversation at the same time run one after the other",
+    "between": "a task that waits for an answer, and one that runs meanwhile, are both remembered",
     "own": "your own store of conversations is kept, with a name for each conversation and caller",
     "old": "a state that cannot be read fails the task with a clear message",
     "cancel": "a cancel stops the work",

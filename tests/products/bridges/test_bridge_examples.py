@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from dragoman import TaskState
+from dragoman import TaskState, bridges
 from dragoman.client import Client
 from tests.harness.command import run
 from tests.interop.peers import FULL
@@ -75,6 +77,25 @@ def test_what_is_no_agent_is_refused(tmp_path: Path, code: str, words: str) -> N
     assert found.returncode == 2
     assert words in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def foreign(module: str, name: str, *parents: type) -> Any:
+    """A class as another package has it."""
+    return type(name, parents, {"__module__": module})
+
+
+def test_a_class_is_refused_with_what_was_expected() -> None:
+    kind = foreign("pydantic_ai.agent", "AbstractAgent")
+    mine = type("Mine", (kind,), {})
+    with pytest.raises(ValueError, match="an agent of Pydantic AI, got the class Mine; make an"):
+        bridges.adopt(mine, "Mine", None)
+
+
+def test_an_executor_is_one_whatever_else_it_is() -> None:
+    executor = foreign("a2a.server.agent_execution", "AgentExecutor")
+    agent = foreign("agents.agent", "Agent")
+    with pytest.raises(ValueError, match="an executor needs its card"):
+        bridges.adopt(type("Both", (agent, executor), {})(), "both", ModuleType("mine"))
 
 
 def test_a_graph_that_is_not_compiled_is_refused_with_the_reason(tmp_path: Path) -> None:

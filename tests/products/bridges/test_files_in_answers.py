@@ -19,7 +19,7 @@ SAID = {  # what the model says of the answer
     "Google ADK": "77 bytes of image/png",
     "OpenAI Agents": "'type': 'input_image'",
     "Microsoft": "77 bytes of image/png",
-    "LlamaIndex": TOLD,
+    "LlamaIndex": "a file, image/png",
     "Strands": TOLD,
     "Agno": TOLD,
     "smolagents": TOLD,

@@ -28,8 +28,10 @@ from tests.products.bridges.features import feature
 
 C = TaskState.COMPLETED
 USAGE = "urn:dragoman:usage:v1"
-TYPED = ("Pydantic AI", "LangGraph", "Microsoft")
-"""The frameworks whose desks say of which type structured answers are."""
+TYPED = ("Pydantic AI", "LangGraph", "Microsoft", "CrewAI")
+"""The frameworks whose desks say of which type structured answers are. Others have one more."""
+ONE_PLACE = ("LangGraph", "Strands")
+"""The frameworks whose stores have one place for each conversation: the next task moves it."""
 NAMES = [name for name in FRAMEWORKS if FULL or name in QUICK]
 
 
@@ -163,12 +165,18 @@ async def test_a_structured_result_is_data(client: Client) -> None:
 
 
 @feature("schema")
-async def test_the_card_has_the_schema_of_structured_results(name: str, client: Client) -> None:
-    if name not in TYPED:
-        pytest.skip("The desk's agent decides for each message whether its answer is structured.")
-    (skill,) = client.skills.values()
-    assert skill.output is not None
-    assert set(skill.output["properties"]) == {"city", "degrees"}
+async def test_the_card_has_the_schema_of_structured_results(
+    name: str, served: Desk, serve: Callable[..., Desk]
+) -> None:
+    desk = served if name in TYPED else serve("typed")
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        (skill,) = client.skills.values()
+        assert skill.output is not None
+        assert set(skill.output["properties"]) == {"city", "degrees"}
+        result = await client.send("structured")
+    assert result.task is not None
+    data = [part.data for artifact in result.task.artifacts for part in artifact.parts]
+    assert {"city": "Rome", "degrees": 21} in data
 
 
 @feature("questions")
@@ -182,9 +190,7 @@ async def test_a_question_is_answered_in_words(client: Client) -> None:
 
 
 @feature("attached")
-async def test_a_file_in_an_answer_reaches_the_model(name: str, client: Client) -> None:
-    if name not in QUICK:
-        pytest.skip("The bridge takes words and data as an answer.")
+async def test_a_file_in_an_answer_reaches_the_model(client: Client) -> None:
     asked = await client.send("question")
     assert asked.task is not None
     file = Part(raw=b"x" * 77, media_type="image/png", filename="x.png")
@@ -260,6 +266,20 @@ async def test_two_tasks_of_a_conversation_at_the_same_time(client: Client) -> N
     found = await asyncio.gather(*(client.send(f"n{n}", context="both") for n in range(3)))
     numbers = sorted(result.text.rpartition(" ")[2] for result in found)
     assert numbers == ["1", "2", "3"]
+
+
+@feature("between")
+async def test_a_task_that_runs_while_another_one_waits(client: Client) -> None:
+    context = "between"
+    assert (await client.send("zero", context=context)).text == "You said zero as message 1"
+    asked = await client.send("question", context=context)
+    assert asked.state is TaskState.INPUT_REQUIRED
+    assert (await client.send("one", context=context)).text == "You said one as message 2"
+    assert asked.task is not None
+    result = await client.send("red", task=asked.task.id)
+    assert result.state is C
+    assert result.text.endswith("red")
+    assert (await client.send("two", context=context)).text == "You said two as message 4"
 
 
 @feature("restart")
@@ -364,6 +384,24 @@ async def test_the_users_own_store_keeps_the_conversation(serve: Callable[..., D
     assert not names & {"session a", "session b"}, "which nobody else can give"
 
 
+@feature("own")
+async def test_your_own_store_while_another_task_runs(
+    name: str, serve: Callable[..., Desk]
+) -> None:
+    desk = serve("own")
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        asked = await client.send("question", context="a")
+        assert (await client.send("one", context="a")).state is C
+        assert asked.task is not None
+        result = await client.send("red", task=asked.task.id)
+    if name in ONE_PLACE:
+        assert result.state is TaskState.FAILED
+        assert "does not wait for this answer any more" in result.text
+    else:
+        assert result.state is C
+        assert result.text.endswith("red")
+
+
 @feature("old")
 @pytest.mark.parametrize("inside", [False, True])
 async def test_a_state_that_cannot_be_read_fails_with_a_clear_message(
@@ -389,10 +427,8 @@ async def test_a_state_that_cannot_be_read_fails_with_a_clear_message(
 
 @feature("gone")
 async def test_a_file_of_a_task_that_was_deleted_is_not_shown_to_the_model(
-    name: str, serve: Callable[..., Desk]
+    serve: Callable[..., Desk],
 ) -> None:
-    if name not in QUICK:
-        pytest.skip("The bridge does not know which files are gone.")
     desk = serve()
     photo = Part(raw=b"x" * 5000, media_type="image/png")
     async with asyncio.timeout(60), Client.connect(desk.url) as client:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
 from dragoman import TaskState
 from dragoman.client import Client, Result
@@ -113,7 +114,7 @@ async def test_a_breakpoint_that_was_not_logged_needs_an_approval(
 ) -> None:
     """With a checkpointer of the user's own."""
     desk = serve("lost_before_breakpoint")
-    async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
+    async with asyncio.timeout(PATIENCE), Client.connect(desk.url, attempts=30) as client:
         sending = asyncio.create_task(client.send("delete", context="c"))
         await ended(desk)
         asked = await sending
@@ -127,7 +128,7 @@ async def test_a_breakpoint_that_was_not_logged_needs_an_approval(
 async def test_a_message_is_not_added_twice(serve: Callable[..., Desk]) -> None:
     """A process ends after the graph has ended, and before that is logged."""
     desk = serve("lost_at_the_end")
-    async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
+    async with asyncio.timeout(PATIENCE), Client.connect(desk.url, attempts=30) as client:
         sending = asyncio.create_task(client.send("one", context="c"))
         await ended(desk)
         assert (await sending).state is C
@@ -209,3 +210,30 @@ async def test_a_subgraph_with_a_memory_of_its_own_takes_each_message(
             result = await client.send("delete", context="c")
             assert result.state is C
             assert desk.done == ["model", "delete", "model"] * number
+
+
+async def test_the_client_gets_all_of_a_structured_interrupt(serve: Callable[..., Desk]) -> None:
+    desk = serve("choosing")
+    async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
+        asked = await client.send("go")
+        assert asked.text == "Which city?"
+        assert asked.task is not None
+        assert asked.task.status.message is not None
+        data = [part.data for part in asked.task.status.message.parts if part.data is not UNSET]
+        assert data == [{"options": ["Rome", "Oslo"]}]
+        result = await client.send("Rome", task=asked.task.id)
+        assert result.text == "To Rome"
+
+
+async def test_your_own_checkpointer_waits_for_one_task(serve: Callable[..., Desk]) -> None:
+    """The graph has one place in a conversation. A task that runs while another one waits moves
+    it: the answer to that one is refused, and not taken for something else."""
+    desk = serve("own_choosing")
+    async with asyncio.timeout(PATIENCE), Client.connect(desk.url) as client:
+        asked = [await client.send("go", context="c") for _ in range(2)]
+        late, result = [
+            await client.send("Rome", task=each.task.id) for each in asked if each.task is not None
+        ]
+        assert late.state is TaskState.FAILED
+        assert "does not wait for this answer any more" in late.text
+        assert (result.state, result.text) == (C, "To Rome")

@@ -114,3 +114,11 @@ async def test_each_of_two_approvals_has_an_answer_of_its_own(
     assert deleted == [f"delete {first}"]
     assert "/tmp/b" in "".join(texts) and "/tmp/a" in "".join(texts)
     assert desk.done.count("model") == 2
+
+
+async def test_the_card_has_the_type_of_an_agents_results(serve: Callable[[str], Desk]) -> None:
+    desk = serve("formed")
+    async with asyncio.timeout(60), Client.connect(desk.url) as client:
+        (skill,) = client.skills.values()
+        assert skill.output is not None
+        assert set(skill.output["properties"]) == {"city", "degrees"}

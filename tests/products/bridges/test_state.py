@@ -12,12 +12,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman import App, Caller, Message, Part, Request, Role, Task, TaskState
 from dragoman.bridges import bridge
 from dragoman.bridges.bridge import Outcome, Question, Run
-from dragoman.bridges.saved_state import LIMIT, Files, change, changed
+from dragoman.bridges.merged_states import merged
+from dragoman.bridges.saved_state import LIMIT, Files, change, changed, merged_packed
 from dragoman.bridges.steps import long_step
 from dragoman.client import Client
 from dragoman.testing import local_client
@@ -276,3 +278,65 @@ async def test_agents_tenants_and_callers_do_not_share_a_conversation() -> None:
                 found[agent.key, name] = result.text.split()
     assert all(words[1:] == [name, "again"] for (_, name), words in found.items())
     assert len({words[0] for words in found.values()}) == len(found), "six names"
+
+
+@pytest.mark.parametrize(
+    ("base", "ours", "theirs", "both"),
+    [
+        ([1], [1, 2], [1, 3], [1, 3, 2]),
+        ([], [2], [3], [3, 2]),
+        ([1], [5, 2], [5, 3], [5, 3, 2]),  # both have written the known item anew
+        ([1, 2], [2, 4], [1, 2, 3], [2, 4]),  # ours has forgotten something
+        ({"a": [1], "b": 1}, {"a": [1, 2], "b": 2}, {"a": [1], "b": 3}, {"a": [1, 2], "b": 2}),
+        ({"a": 1}, {"a": 1, "b": 2}, {"c": 3}, {"c": 3, "b": 2}),
+        (["j", [1]], ["j", [1, 2]], ["j", [1, 3]], ["j", [1, 3, 2]]),
+        ({"a": {"m": []}}, {"a": {"m": [2]}}, {"a": {"m": [3]}}, {"a": {"m": [3, 2]}}),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_two_states_are_merged(base: Any, ours: Any, theirs: Any, both: Any, inside: bool) -> None:
+    def encode(value: Any) -> bytes:
+        data = json.dumps(value).encode()
+        return msgspec.msgpack.encode({"state": data, "n": 5}) if inside else data
+
+    found = merged(encode(base), encode(ours), encode(theirs))
+    if inside:
+        found = msgspec.msgpack.decode(found)["state"]
+    assert json.loads(found) == both
+
+
+def test_the_first_states_of_a_conversation_are_merged() -> None:
+    assert json.loads(merged(b"", b"[1]", b"[2]")) == [2, 1]
+
+
+@pytest.mark.parametrize("theirs", [b"", b"\xff\x00", b"5", b"[1"])
+def test_what_cannot_be_merged_stays_as_it_is(theirs: bytes) -> None:
+    assert merged(b"[]", b"[1]", theirs) == b"[1]"
+
+
+def test_a_merged_state_that_is_too_large_is_not_kept() -> None:
+    packed = Files().pack
+    ours, theirs = (packed(json.dumps([os.urandom(100_000).hex()]).encode()) for _ in range(2))
+    assert merged_packed(packed(b"[]"), ours, theirs) == ours
+    small = packed(b"[7]")
+    assert json.loads(Files().unpack(merged_packed(packed(b"[]"), small, small))) == [7]
+
+
+async def test_a_task_that_runs_while_another_one_waits() -> None:
+    class Listener(Photographer):
+        async def run(self, run: Run) -> Outcome:
+            said = run.answers[0].text if run.answers else run.text
+            known: list[str] = [*(run.load(json.loads) or []), said]
+            questions = (Question("q", "What?"),) if said == "ask" else ()
+            await run.write(" ".join(known))
+            return Outcome(state=json.dumps(known).encode(), questions=questions)
+
+    async with local_client(bridge.serve(Listener())) as client:
+        waiting = [await client.send("ask", context="c") for _ in range(2)]
+        assert (await client.send("one", context="c")).text == "one"
+        for number, asked in enumerate(waiting):
+            assert asked.task is not None
+            result = await client.send(f"answer {number}", task=asked.task.id)
+            assert result.state is TaskState.COMPLETED
+        result = await client.send("two", context="c")
+        assert result.text == "one ask answer 0 ask answer 1 two"

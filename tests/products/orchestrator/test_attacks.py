@@ -112,7 +112,9 @@ async def test_a_card_that_gives_orders(where: str) -> None:
     for request in office.prompts:
         assert "ORDER" not in outside(system(request))
         assert all("ORDER" not in outside(result) for result in request.results)
-    if where not in ("property", "title"):  # they are not shown at all
+    if where in ("property", "title"):
+        assert "ORDER" not in told, "they are not shown at all"
+    else:
         assert len(office.prompts) > 1, "the planner has read no order"
 
 
@@ -214,6 +216,17 @@ async def test_an_agent_that_asks_a_hundred_questions() -> None:
         assert artifacts(result)["answer"] == "Evil asks too much."
         async with asyncio.timeout(10):
             await evil.canceled.wait()
+
+
+async def test_a_question_without_end() -> None:
+    """It is cut, and its control characters are gone."""
+    evil = Peer("Evil", lambda turn: turn.ask("Which\x1b[2J\u202e day? " * 5_000))
+    script = [say(None, send_message("evil", "hello"))]
+    async with desk(script, evil) as office:
+        asked = await office.send("hello")
+    assert asked.state is TaskState.INPUT_REQUIRED
+    assert len(asked.text) < 5_000
+    assert "> Which" in asked.text and not {"\x1b", "\u202e"} & set(asked.text)
 
 
 @pytest.mark.parametrize("how", ["question", "login"])

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dragoman import App, TaskState, Turn
-from dragoman.client import Client
+from dragoman.client import Client, StaticToken
 from dragoman.orchestrator import Orchestrator, Plan, Step
-from dragoman.security import ApiKey
+from dragoman.security import ApiKey, Token
 from tests.harness.remote_agents import Reference, WithReceipts
 from tests.harness.server import serving
 from tests.products.orchestrator.office import (
@@ -21,6 +21,7 @@ from tests.products.orchestrator.office import (
     eventually,
     office,
     planning,
+    quick,
     said,
     sources,
     states,
@@ -55,6 +56,22 @@ async def test_a_cancel_cancels_what_runs(flight: Worker) -> None:
     assert flight.canceled.is_set()
 
 
+async def test_what_is_given_up_is_canceled_with_our_credentials() -> None:
+    """Those for this agent; without them it would refuse."""
+    flight = Worker("Flight")
+    flight.app = App(flight.agent, auth=Token({"desk": "a-key"}), drain_timeout=0.0, poll=0.02)
+    async with asyncio.timeout(20), serving(flight) as url:
+        travel = Orchestrator(
+            "Desk",
+            agents=[url],
+            plan=steps(Step("out", "flight", input="gate", seconds=0.5)),
+            connections={url: {"auth": StaticToken("a-key")}},
+        )
+        async with office(travel) as client:
+            assert "longer than its 0.5 seconds" in said(await client.send("go"))
+            await flight.canceled.wait()
+
+
 async def test_a_cancel_while_it_asks(flight: Worker) -> None:
     travel = planning([flight], steps(Step("out", "flight", input="ask")))
     async with office(travel) as client:
@@ -87,6 +104,27 @@ async def test_what_goes_on_is_canceled_when_the_planner_fails(flight: Worker, h
             return await states(travel, flight) == ["CANCELED"]
 
         await eventually(ended)
+
+
+async def test_who_waits_for_long_sleeps(flight: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds no worker meanwhile, looks again less and less often, and calls nobody twice."""
+    slept: list[float] = []
+    sleep = Turn.sleep
+
+    async def sleeping(turn: Turn, seconds: float) -> None:
+        if seconds not in slept:  # or it is run again, and has slept
+            slept.append(seconds)
+        if len(slept) == 3:
+            flight.gate.set()
+        await sleep(turn, 0.01)
+
+    monkeypatch.setattr(Turn, "sleep", sleeping)
+    travel = quick(planning([flight], steps(Step("out", "flight", input="gate"))), hold=0.05)
+    async with office(travel) as client:
+        result = await client.send("go")
+    assert result.state is TaskState.COMPLETED
+    assert slept[:3] == [10.0, 20.0, 40.0]
+    assert flight.heard == ["gate"]
 
 
 async def test_a_stopped_process_cancels_nothing(flight: Worker, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from dragoman.bridges.adk.messages import (
 from dragoman.bridges.adk.remote import ASKS, remote_agent, tools
 from dragoman.bridges.adk.steps import Log, family, is_llm, repeatable, small
 from dragoman.bridges.bridge import BridgeOptions, Outcome, Question, Run
-from dragoman.bridges.saved_state import LIMIT
+from dragoman.bridges.saved_state import GONE, LIMIT, without_gone
 
 __all__ = ("ADK", "remote_agent", "serve", "tools")
 
@@ -321,7 +321,7 @@ def _user(run: Run) -> str:
 
 
 def _decoded(data: bytes) -> tuple[ConversationState, list[Event], dict[str, types.Part]]:
-    kept = msgspec.json.decode(data, type=ConversationState)
+    kept = msgspec.json.decode(without_gone(data, _without_file), type=ConversationState)
     files = {name: types.Part.model_validate(part) for name, part in kept.files.items()}
     events = [Event.model_validate(event) for event in kept.events]
     if not all(event.author for event in events):
@@ -337,20 +337,21 @@ def _starts(event: dict[str, Any]) -> bool:
 
 def _without_data(event: dict[str, Any]) -> dict[str, Any]:
     """An event with a note instead of each file in it."""
-
-    def note(part: dict[str, Any]) -> dict[str, Any]:
-        if (data := part.get("inline_data")) is not None:
-            return {"text": f"(a file of {data.get('mime_type')} that is no longer here)"}
-        if (response := part.get("function_response")) is not None:
-            left = {key: value for key, value in response.items() if key != "parts"}
-            return {**part, "function_response": left}
-        return part
-
     content = event.get("content")
     if not content:
         return event
-    parts = [note(part) for part in content.get("parts", ())]
+    parts = [_without_file(part) or part for part in content.get("parts", ())]
     return {**event, "content": {**content, "parts": parts}}
+
+
+def _without_file(part: dict[str, Any]) -> dict[str, Any] | None:
+    """A part with a note instead of its file; None if it is no part that has one."""
+    if "inline_data" in part:
+        return {"text": GONE}
+    if "parts" not in (response := part.get("function_response") or {}):
+        return None
+    left = {key: value for key, value in response.items() if key != "parts"}
+    return {**part, "function_response": left}
 
 
 async def _files(service: BaseArtifactService, names: dict[str, str]) -> dict[str, Any]:

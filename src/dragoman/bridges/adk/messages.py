@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from dragoman import Part
 from dragoman.bridges import third_party_internals
-from dragoman.bridges.bridge import Answer, Question, Run
+from dragoman.bridges.bridge import Answer, Question, Run, question_about
 from dragoman.bridges.text_answers import files_of, value_of
 
 CONFIRMATION, CREDENTIAL = "adk_request_confirmation", "adk_request_credential"
@@ -29,6 +29,10 @@ def text_of(response: LlmResponse) -> str:
     """The text of a response, without what the model has thought."""
     parts = (response.content and response.content.parts) or ()
     return "".join(part.text for part in parts if part.text and not part.thought)
+
+
+WORDS = ("question", "message", "prompt", "text")
+"""The arguments of a call that have the words of a question."""
 
 
 def to_json(value: Any) -> str:
@@ -116,11 +120,12 @@ def to_question(call: types.FunctionCall, responses: dict[str, Any]) -> Question
     if (wanted := remote_operation(call)) is not None:
         return Question(call.id, wanted["question"], approval=True, operation=wanted)
     known = responses.get(call.id)
-    for found in (arguments, known if isinstance(known, dict) else {}):
-        for key in ("question", "message", "prompt", "text"):
-            if isinstance(found.get(key), str):
-                return Question(call.id, found[key])
-    return Question(call.id, f"{call.name}: {to_json(arguments)}")
+    asked = question_about(call.id, arguments, WORDS, f"{call.name}: {to_json(arguments)}")
+    if any(isinstance(arguments.get(key), str) for key in WORDS):
+        # the payload of a remote agent's question is for the bridge
+        return Question(call.id, asked.text) if asks_for_remote(call) else asked
+    told = question_about(call.id, known if isinstance(known, dict) else {}, WORDS, asked.text)
+    return Question(call.id, told.text)
 
 
 def asks_for_remote(call: types.FunctionCall) -> bool:

@@ -31,9 +31,11 @@ from dragoman.bridges.saved_state import LIMIT, change, changed
 
 __all__ = ("LangGraph", "node", "serve", "tools")
 
+WORDS = ("question", "message", "text", "description")
+"""The keys of a structured interrupt that have the words of a question."""
 MODES = ["messages", "updates", "custom"]
 TURN = "dragoman_turn"
-"""The key of the metadata of checkpoints that says which turn began the run."""
+"""The key of the metadata of checkpoints that says in which turn they were made."""
 LIMIT_VARIABLE, USUAL_LIMIT = "LANGGRAPH_DEFAULT_RECURSION_LIMIT", 10007
 """Where LangGraph takes the most supersteps of a run from, if the graph does not say it."""
 
@@ -124,12 +126,16 @@ class LangGraph:
         state = run.unpack(data)
         saver = None if self._own_saver else Saver.loads(state) if state else Saver()
         graph = self._graph if saver is None else self._graph.copy({"checkpointer": saver})
-        config: Any = {"configurable": {"thread_id": run.session}}
-        turn = "" if given is None else run.turn.idempotency_key
-        if turn:
-            config["metadata"] = {TURN: turn}
+        key = run.turn.idempotency_key
+        config: Any = {"configurable": {"thread_id": run.session}, "metadata": {TURN: key}}
+        turn = "" if given is None else key
         before = await graph.aget_state(config, subgraphs=True)
         place = msgspec.json.decode(state, type=Place) if saver is None and state else Place()
+        if answers and place.checkpoint and not _is_ours(before, place, key):
+            raise UserError(
+                "The graph has gone on with another task of this conversation since it asked, and "
+                "does not wait for this answer any more; send your first message again"
+            )
         used: Counter[str] = Counter()
         ended = stopped = False
         if (taken := _taken(graph, before, place, turn, answers)) is not None:
@@ -238,6 +244,13 @@ def _taken(
     return set(place.next)
 
 
+def _is_ours(snapshot: StateSnapshot, place: Place, turn: str) -> bool:
+    """Whether nobody else has run the graph since it was at this place."""
+    if snapshot.config["configurable"]["checkpoint_id"] == place.checkpoint:
+        return True
+    return (snapshot.metadata or {}).get(TURN) == turn
+
+
 def _written(snapshot: StateSnapshot) -> bytes:
     where = snapshot.config["configurable"]
     return msgspec.json.encode(Place(where["checkpoint_id"], snapshot.next))
@@ -298,14 +311,14 @@ def _questions(interrupt: Interrupt) -> Iterator[Question]:
             id = f"{interrupt.id}:{number}"
             yield Question(id, text, approval=True, operation=operation)
         return
-    text = value if isinstance(value, str) else ""
     if isinstance(value, Mapping) and {"question", "task", "approval"} <= set(value):
         yield bridge.remote_question(interrupt.id, value)
-        return
-    if isinstance(value, Mapping):
-        named = (value.get(key) for key in ("question", "message", "text", "description"))
-        text = next((found for found in named if isinstance(found, str)), "")
-    yield Question(interrupt.id, text or json.dumps(value, default=str))
+    elif isinstance(value, str) and value:
+        yield Question(interrupt.id, value)
+    else:
+        about = to_jsonable_python(value, fallback=str)
+        known = about if isinstance(about, dict) else {}
+        yield bridge.question_about(interrupt.id, known, WORDS, json.dumps(about))
 
 
 def _resume(answers: Sequence[Answer]) -> Command[Any] | None:

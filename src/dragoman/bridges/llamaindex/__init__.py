@@ -38,13 +38,15 @@ from dragoman.bridges.llamaindex.messages import (
     count,
     fields_of,
     joined,
+    note_of,
+    output_of,
     parts_of,
     question_of,
     response,
     start_event,
 )
 from dragoman.bridges.llamaindex.steps import BARRIER, Barrier, RunningWorkflow, with_barrier
-from dragoman.bridges.saved_state import LIMIT
+from dragoman.bridges.saved_state import LIMIT, without_gone
 
 __all__ = ["serve"]
 
@@ -96,7 +98,6 @@ class LlamaIndex:
 
     package = "llama-index-workflows"
     logs_steps = True
-    output = None
 
     def __init__(
         self, workflow: Workflow, start: Start = "", memory: Callable[[str], Any] | None = None
@@ -114,6 +115,7 @@ class LlamaIndex:
         self.name = str(name) if named and name != fields["name"].default else ""
         described = str(getattr(about, "description", "")) if named else ""
         self.description = described if named and described != fields["description"].default else ""
+        self.output = output_of(workflow, about)
         steps = get_steps_from_instance(workflow)
         self._held = frozenset(steps) & COSTLY if self._agent else frozenset(steps)
         self._workflow = with_barrier(workflow, self._held)
@@ -147,7 +149,7 @@ class LlamaIndex:
         """The context to go on with, and the messages of the agent's memory."""
         if not place.state:
             return None, []
-        saved = json.loads(place.state)
+        saved = json.loads(without_gone(place.state, note_of))
         messages = saved["messages"]
         if messages:
             kind = import_module(f"{CORE}.llms").ChatMessage

@@ -9,13 +9,14 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, PydanticUserError, ValidationError, create_model
 from workflows import Workflow
 from workflows.context import JsonSerializer
 from workflows.events import Event, HumanResponseEvent, StartEvent, StopEvent
 
 from dragoman import Part, UserError
-from dragoman.bridges.bridge import Answer, Question
+from dragoman.bridges.bridge import Answer, Question, question_about
+from dragoman.bridges.saved_state import GONE
 from dragoman.bridges.text_answers import files_of, words_of
 
 TEXTS = ("user_msg", "message", "query", "question", "input", "text")
@@ -55,11 +56,12 @@ def answer_class(workflow: Workflow, waiters: Sequence[Mapping[str, Any]], numbe
 
 def question_of(id: str, found: Mapping[str, Any], kind: str) -> Question:
     """What an event asks. One that names a tool and its arguments asks for an approval."""
-    named = (found.get(key) for key in WORDS)
-    words = next((text.strip() for text in named if isinstance(text, str) and text), "")
+    told = json.loads(json.dumps({key: found[key] for key in found}, default=str))
+    asked = question_about(id, told, WORDS, json.dumps(told) if told else f"{kind}?")
     tool, arguments = found.get("tool_name"), found.get("tool_kwargs")
     if not isinstance(tool, str) or not isinstance(arguments, Mapping):
-        return Question(id, words or (json.dumps(found, default=str) if found else f"{kind}?"))
+        return asked
+    words = asked.text if asked.data else ""
     operation = {"tool": tool, "arguments": json.loads(json.dumps(arguments, default=str))}
     call = f"{tool} with {json.dumps(operation['arguments'], ensure_ascii=False)}"
     text = f"{words} ({call})" if words else f"May I call {call}?"
@@ -147,6 +149,32 @@ def block_of(llms: Any, part: Part) -> Any:
     if what == "video":
         return llms.VideoBlock(video=raw, url=url, video_mimetype=media)
     return llms.DocumentBlock(data=raw, url=url, title=part.filename, document_mimetype=media)
+
+
+def output_of(workflow: Workflow, about: Any) -> type[BaseModel] | None:
+    """The type of a workflow's structured results, `about` which its agent may say more; None if
+    they are text, or of any type."""
+    for each in (workflow, about):
+        if (found := getattr(each, "output_cls", None)) is not None:
+            return found if issubclass(found, BaseModel) else None
+    kind = workflow.stop_event_class
+    fields: dict[str, Any] = {name: (f.annotation, f) for name, f in kind.model_fields.items()}
+    if not fields or [each for each, _ in fields.values()] == [str]:
+        return None  # one text is the text of the answer
+    if kind.__module__.startswith(("workflows.", "llama_index.")):
+        return None
+    try:
+        # events have a serializer of their own, whose schema says nothing
+        made = create_model(kind.__name__, __doc__=kind.__doc__, **fields)
+        made.model_json_schema()
+    except PydanticUserError:
+        return None  # JSON Schema has no word for a type of it
+    return made
+
+
+def note_of(block: dict[str, Any]) -> dict[str, Any] | None:
+    """A note instead of a block whose file is gone."""
+    return {"block_type": "text", "text": GONE} if "block_type" in block else None
 
 
 def parts_of(result: Any) -> tuple[str, list[Part], Any]:

@@ -39,7 +39,7 @@ from dragoman.bridges.microsoft.messages import (
 )
 from dragoman.bridges.microsoft.steps import LoggedModel, LoggedTools
 from dragoman.bridges.microsoft.workflows import MicrosoftWorkflow
-from dragoman.bridges.saved_state import LIMIT
+from dragoman.bridges.saved_state import GONE, LIMIT, without_gone
 
 __all__ = ["serve"]
 
@@ -163,7 +163,7 @@ def _repeatable(agent: BaseAgent) -> bool:
 
 
 def _decoded(data: bytes) -> tuple[ConversationState, AgentSession, list[Content]]:
-    kept = msgspec.json.decode(data, type=ConversationState)
+    kept = msgspec.json.decode(without_gone(data, _without_file), type=ConversationState)
     asked = [Content.from_dict(each) for each in kept.asked]
     return kept, AgentSession.from_dict(kept.session), asked
 
@@ -192,9 +192,11 @@ def _without_data(message: dict[str, Any]) -> dict[str, Any]:
             return [note(each) for each in content]
         if not isinstance(content, dict):
             return content
-        if content.get("type") == "data":
-            kind = content.get("media_type")
-            return {"type": "text", "text": f"(a file of {kind} that is no longer here)"}
-        return {key: note(value) for key, value in content.items()}
+        return _without_file(content) or {key: note(value) for key, value in content.items()}
 
     return {**message, "contents": note(message.get("contents", []))}
+
+
+def _without_file(content: dict[str, Any]) -> dict[str, Any] | None:
+    """A note instead of a file; None if the content is no file."""
+    return {"type": "text", "text": GONE} if content.get("type") == "data" else None

@@ -12,7 +12,7 @@ from agent_framework import Content, Message
 from msgspec import UNSET
 
 from dragoman import Part
-from dragoman.bridges.bridge import Answer, Question, Run
+from dragoman.bridges.bridge import Answer, Question, Run, question_about
 from dragoman.bridges.text_answers import files_of
 
 
@@ -131,10 +131,9 @@ def to_question(request: Content) -> Question:
         return Question(request.id or "consent", f"Log in at {request.consent_link} and tell me")
     arguments = arguments_of(request)
     id = request.call_id or request.id or ""
-    for key in ("question", "message", "prompt", "text"):
-        if isinstance(arguments, dict) and isinstance(arguments.get(key), str):
-            return Question(id, arguments[key])
-    return Question(id, f"{request.name}: {json.dumps(arguments, ensure_ascii=False)}")
+    known = arguments if isinstance(arguments, dict) else {}
+    text = f"{request.name}: {json.dumps(arguments, ensure_ascii=False)}"
+    return question_about(id, known, ("question", "message", "prompt", "text"), text)
 
 
 def to_messages(answers: Sequence[Answer], asked: Sequence[Content]) -> list[Message]:

@@ -38,7 +38,7 @@ from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Ru
 from dragoman.bridges.openai_agents import messages
 from dragoman.bridges.openai_agents.remote import answer, asked, tools
 from dragoman.bridges.openai_agents.steps import LoggedProvider, LoggedSession
-from dragoman.bridges.saved_state import LIMIT
+from dragoman.bridges.saved_state import GONE, LIMIT, without_gone
 from dragoman.bridges.steps import Steps
 
 __all__ = ("OpenAIAgents", "answer", "ask_client", "serve", "tools")
@@ -359,7 +359,7 @@ def _without_files(value: Any) -> Any:
     kind = value.get("type")
     inline = any(str(value.get(key)).startswith("data:") for key in ("image_url", "file_data"))
     if kind == "input_audio" or (kind in ("input_image", "input_file") and inline):
-        return {"type": "input_text", "text": "(a file that was too large to keep)"}
+        return {"type": "input_text", "text": GONE}
     if kind == "image_generation_call":
         return {**value, "result": None}
     return {key: _without_files(each) for key, each in value.items()}
@@ -370,7 +370,16 @@ def _encoded(kept: ConversationState) -> bytes:
 
 
 def _decoded(state: bytes) -> ConversationState:
-    return msgspec.json.decode(state, type=ConversationState)
+    kept = msgspec.json.decode(without_gone(state, _note), type=ConversationState)
+    if not all(isinstance(item, dict) and {"role", "type"} & set(item) for item in kept.history):
+        raise ValueError("an item has no type")  # the SDK gives the model what it does not know
+    return kept
+
+
+def _note(item: dict[str, Any]) -> dict[str, Any] | None:
+    """A note instead of a file that is gone."""
+    kinds = ("input_image", "input_file", "input_audio")
+    return {"type": "input_text", "text": GONE} if item.get("type") in kinds else None
 
 
 def _failing(error: Exception) -> Callable[[bytes], NoReturn]:

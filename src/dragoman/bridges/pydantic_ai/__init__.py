@@ -192,9 +192,11 @@ def _questions(requests: DeferredToolRequests) -> list[Question]:
     for call in requests.calls:
         about = requests.metadata.get(call.tool_call_id) or {}
         arguments = call.args_as_dict()
-        asked = about.get("question") or arguments.get("question")
-        text = asked if isinstance(asked, str) else f"{call.tool_name}: {to_json_text(arguments)}"
-        found.append(Question(call.tool_call_id, text))
+        if isinstance(about.get("question"), str):  # the rest is for the application
+            found.append(Question(call.tool_call_id, about["question"]))
+            continue
+        text = f"{call.tool_name}: {to_json_text(arguments)}"
+        found.append(bridge.question_about(call.tool_call_id, arguments, ("question",), text))
     return found
 
 

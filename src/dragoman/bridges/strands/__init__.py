@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import UNSET
 from msgspec.structs import replace
+from pydantic import BaseModel
 from strands import Agent as StrandsAgent
 from strands import Snapshot
 from strands.agent import AgentResult
@@ -28,9 +29,9 @@ from strands.middleware import (
 )
 from strands.types.session import decode_bytes_values, encode_bytes_values
 
-from dragoman import Agent
+from dragoman import Agent, UserError
 from dragoman.bridges import bridge, third_party_internals
-from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run
+from dragoman.bridges.bridge import Answer, BridgeOptions, Outcome, Question, Run, question_about
 from dragoman.bridges.steps import Steps
 from dragoman.bridges.strands.agent_copies import check, copied, quiet, remembering
 from dragoman.bridges.strands.messages import content, decoded, encoded, file
@@ -44,11 +45,23 @@ Make: TypeAlias = Callable[[str], StrandsAgent]
 Events: TypeAlias = AsyncGenerator[TypedEvent, None]
 
 
-def serve(agent: StrandsAgent | Make, **options: Unpack[BridgeOptions]) -> Agent:
+APPROVAL = "approval:"
+"""Begins the id of a question that is an approval."""
+WORDS = ("question", "message", "prompt", "reason")
+"""The keys of an interrupt's reason that have the words of a question."""
+
+
+def serve(
+    agent: StrandsAgent | Make,
+    *,
+    output: type[BaseModel] | None = None,
+    **options: Unpack[BridgeOptions],
+) -> Agent:
     """Serve an agent, or the agents that a function makes: one for each conversation, with a
-    session manager of its own if it is to keep the conversation."""
+    session manager of its own if it is to keep the conversation. `output` is the type of its
+    structured results."""
     third_party_internals.check_version(Strands.package)
-    return bridge.serve(Strands(agent), **options)
+    return bridge.serve(Strands(agent, output), **options)
 
 
 class Strands:
@@ -56,10 +69,10 @@ class Strands:
 
     package = "strands-agents"
     logs_steps = True
-    output = None
 
-    def __init__(self, agent: StrandsAgent | Make) -> None:
+    def __init__(self, agent: StrandsAgent | Make, output: type[BaseModel] | None = None) -> None:
         self._agent = agent
+        self.output = output
         self._steps: WeakKeyDictionary[StrandsAgent, Calls] = WeakKeyDictionary()
         self.name = self.description = ""
         if not isinstance(agent, StrandsAgent):
@@ -106,7 +119,7 @@ class Strands:
         if prompt == [] and kept:
             await report.end(agent.messages[-1])
             return Outcome(state=encoded(run, agent, number, used, kept), usage=used)
-        result = await _stream(agent, prompt, steps, report)
+        result = await self._stream(agent, prompt, steps, report)
         used = _added(used, result, steps.requests)
         state = encoded(run, agent, number, used, kept)
         if result.stop_reason == "interrupt":
@@ -116,6 +129,26 @@ class Strands:
         found = result.structured_output
         structured = None if found is None else found.model_dump(mode="json")
         return Outcome(state=state, result=structured, usage=used)
+
+    async def _stream(
+        self, agent: StrandsAgent, prompt: Any, steps: Calls, report: Report
+    ) -> AgentResult:
+        """Run an agent to its end, or to its questions."""
+        wanted = {} if self.output is None else {"structured_output_model": self.output}
+        result: AgentResult | None = None
+        try:
+            while result is None or result.stop_reason == "checkpoint":
+                if result is not None:
+                    prompt = {"checkpointResume": {"checkpoint": result.checkpoint.to_dict()}}
+                async with aclosing(agent.stream_async(prompt, **wanted)) as events:
+                    async for event in events:
+                        if steps.broken is not None:
+                            raise steps.broken
+                        result = event.get("result", result)
+                        await report.event(event)
+        finally:
+            agent.cancel()  # a tool that runs in a thread is not stopped by the end of the task
+        return result
 
     def _log(self, agent: StrandsAgent) -> None:
         """Make steps of the calls of an agent, and of its copies, while they belong to a run."""
@@ -135,24 +168,6 @@ class Strands:
 
         agent.add_middleware(InvokeModelStage, model)
         agent.add_middleware(ExecuteToolStage, tool)
-
-
-async def _stream(agent: StrandsAgent, prompt: Any, steps: Calls, report: Report) -> AgentResult:
-    """Run an agent to its end, or to its questions."""
-    result: AgentResult | None = None
-    try:
-        while result is None or result.stop_reason == "checkpoint":
-            if result is not None:
-                prompt = {"checkpointResume": {"checkpoint": result.checkpoint.to_dict()}}
-            async with aclosing(agent.stream_async(prompt)) as events:
-                async for event in events:
-                    if steps.broken is not None:
-                        raise steps.broken
-                    result = event.get("result", result)
-                    await report.event(event)
-    finally:
-        agent.cancel()  # a tool that runs in a thread is not stopped by the end of the task
-    return result
 
 
 class Calls:
@@ -304,13 +319,14 @@ class Report:
         """What an interrupt asks."""
         reason = interrupt.reason
         said = reason if isinstance(reason, str) else ""
-        if isinstance(reason, dict):
-            named = (reason.get(key) for key in ("question", "message", "prompt", "reason"))
-            said = next((each for each in named if isinstance(each, str)), "")
+        told = json.loads(json.dumps(reason, default=str)) if isinstance(reason, dict) else {}
+        shown = interrupt.name if reason is None else json.dumps(reason, default=str)
+        asked = question_about(interrupt.id, told, WORDS, said or shown)
+        if any(isinstance(told.get(key), str) for key in WORDS):
+            said = asked.text
         asks = third_party_internals.raised_inside(interrupt.id)
         if asks or (isinstance(reason, dict) and "question" in reason):
-            shown = interrupt.name if reason is None else json.dumps(reason, default=str)
-            return Question(interrupt.id, said or shown)
+            return asked
         ids = [id for id in self._asked if interrupt.id.endswith(id)]  # with or without a prefix
         calls = [self._asked[min(ids, key=len)]] if ids else _calls(result.message)
         wanted = [{"tool": call["name"], "arguments": call["input"]} for call in calls]
@@ -318,7 +334,7 @@ class Report:
             if each["tool"] not in said:
                 said = f"{said} May I call {each['tool']} with {json.dumps(each['arguments'])}?"
         operation = wanted[0] if len(wanted) == 1 else {"tools": wanted}
-        id = f"approval:{interrupt.id}"
+        id = f"{APPROVAL}{interrupt.id}"
         return Question(id, said.strip() or interrupt.name, approval=True, operation=operation)
 
 
@@ -340,7 +356,7 @@ def _responses(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     """The answers, as the agent takes them."""
     found = []
     for answer in answers:
-        id = answer.id.removeprefix("approval:")
+        id = answer.id.removeprefix(APPROVAL)
         if id != answer.id:
             response: Any = "y" if answer.approved else "n"
         else:
@@ -359,14 +375,19 @@ async def _continued(run: Run, agent: StrandsAgent, number: int, prompt: Any) ->
         return place
 
     begun = await run.turn.step(f"begin:{number}", begin) != place
+    snapshot = agent.take_snapshot(include=["interrupt_state"])
+    state = snapshot.data["interrupt_state"]
     if begun or not run.answers:
         # a question that nobody answers: its task was canceled, or the tool asks again
-        snapshot = agent.take_snapshot(include=["interrupt_state"])
-        state = snapshot.data["interrupt_state"]
         if state["activated"]:
             state |= {"interrupts": {}, "context": {}, "activated": False}
             state.pop("pending_tool_execution", None)
             agent.load_snapshot(snapshot)
+    elif not {each.id.removeprefix(APPROVAL) for each in run.answers} <= set(state["interrupts"]):
+        raise UserError(
+            "The agent has gone on with another task of this conversation since it asked, and does "
+            "not wait for this answer any more; send your first message again"
+        )
     if not begun:
         return prompt
     message = agent.messages[-1]

@@ -13,7 +13,7 @@ from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from dragoman import Part, UserError
 from dragoman.bridges.bridge import Run
-from dragoman.bridges.saved_state import LIMIT
+from dragoman.bridges.saved_state import GONE, LIMIT, without_gone
 from dragoman.bridges.strands.agent_copies import remembering
 
 FORMATS = {
@@ -124,7 +124,8 @@ def _bytes(snapshot: Snapshot, **changes: Any) -> bytes:
 
 def decoded(data: bytes) -> Snapshot:
     """What `encoded` wrote; raises an error if it cannot be read."""
-    snapshot = Snapshot.from_dict(decode_bytes_values(json.loads(data)))
+    found = json.loads(without_gone(data, _note))
+    snapshot = Snapshot.from_dict(decode_bytes_values(found))
     if "state" not in snapshot.data:
         raise ValueError("the snapshot has no state")  # Strands ignores what it does not know
     return snapshot
@@ -135,11 +136,15 @@ def _starts(message: Any) -> bool:
     return message["role"] == "user" and not any("toolResult" in b for b in message["content"])
 
 
+def _note(block: dict[str, Any]) -> dict[str, Any] | None:
+    """A note instead of a file that is gone."""
+    return {"text": GONE} if {*FORMATS, "document"} & set(block) else None
+
+
 def _without_file(block: dict[str, Any]) -> dict[str, Any]:
     """A content block without the bytes of a file."""
     if "toolResult" in block:
         result = block["toolResult"]
         content = [_without_file(each) for each in result["content"]]
         return {**block, "toolResult": {**result, "content": content}}
-    part = file(block)
-    return block if part is None else {"text": f"(a file of the type {part.media_type}, not kept)"}
+    return block if file(block) is None else {"text": GONE}

@@ -111,7 +111,7 @@ class RunningCall:
             waiting.set_result(answer)
 
     async def cancel(self) -> None:
-        """End the call; the server is told so."""
+        """End the call, and notify the server."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait((self._task,))

@@ -88,7 +88,7 @@ class HeldCalls:
         return found[0]
 
     def drop(self, key: str) -> None:
-        """End a call that waits; the server is told so."""
+        """End a call that waits, and notify the server."""
         if (found := self._calls.pop(key, None)) is None:
             return
         self._timers.pop(key).cancel()

@@ -1,4 +1,4 @@
-"""Clients that have connected by a handshake, so that they can be told of changes."""
+"""Clients that have connected by a handshake, so that they get notifications of changes."""
 
 from __future__ import annotations
 

@@ -468,7 +468,7 @@ class PostgresStore(SqlStore):
     async def undelivered(
         self, limit: int, *, parked: bool | None = None
     ) -> Sequence[WebhookCursor]:
-        """See `Store.lines`."""
+        """See `Store.undelivered`."""
         return await deliveries.waiting(self._pool, limit, parked)
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:

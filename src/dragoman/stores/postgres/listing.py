@@ -32,7 +32,7 @@ INDEXES = {
 PAUSE = 0.2
 """Seconds between two looks whether another process has created them."""
 NAMED = 2000
-"""Up to so many tasks whose ids begin alike are found by their ids."""
+"""The maximum number of tasks with a common prefix that are found by their ids."""
 
 ROWS = f"""
 SELECT {COLUMNS}, message.at, ARRAY(
@@ -209,7 +209,7 @@ def _unnested(statement: Statement, scopes: Sequence[Any]) -> str:
 
 
 async def _scopes(db: Any, choice: Choice) -> Sequence[Any] | None:
-    """Return the scopes of a choice; None if there are so many that the index of all tasks is
+    """Return the scopes of a choice; None if they are too many, so that the index of all tasks is
     faster."""
     ready = await prepared(db)
     statement = Statement()

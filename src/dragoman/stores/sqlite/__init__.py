@@ -495,7 +495,7 @@ class SqliteStore(SqlStore):
     async def undelivered(
         self, limit: int, *, parked: bool | None = None
     ) -> Sequence[WebhookCursor]:
-        """See `Store.lines`."""
+        """See `Store.undelivered`."""
         return await self._readers.run(lambda view: view.undelivered(limit, parked))
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:

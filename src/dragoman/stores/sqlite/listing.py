@@ -35,7 +35,7 @@ INDEXES = {
 """They exist only in prepared stores. The first one has all columns of the filters, so that the
 tasks themselves are not read."""
 NAMED = 2000
-"""Up to so many tasks whose ids begin alike are found by their ids."""
+"""The maximum number of tasks with a common prefix that are found by their ids."""
 _STATUSES = (
     f"SELECT CASE WHEN length(body) <= {LONGEST_STATUS} THEN body ELSE x'' END FROM entry "
     f"WHERE place > ? AND place <= ? AND kind = {STATUS} ORDER BY place DESC LIMIT 8"
@@ -179,7 +179,7 @@ def _wide(choice: Choice, numbers: Sequence[int]) -> Iterator[Part]:
 
 
 def _scopes(db: sqlite3.Connection, choice: Choice) -> list[int] | None:
-    """Return the scopes of a choice; None if there are so many that the index of all tasks is
+    """Return the scopes of a choice; None if they are too many, so that the index of all tasks is
     faster."""
     ready = prepared(db)
     where, values = _whose(choice)

@@ -56,6 +56,7 @@ class Script(BaseLlm):
         ]
         last = llm_request.contents[-1].parts
         text = " ".join(part.text for part in last if part.text)
+        shown = sum(bool(part.inline_data) for each in said for part in each.parts)
         files = [part.inline_data for part in last if part.inline_data]
         if last[0].function_response:
             result = last[0].function_response.response
@@ -63,6 +64,8 @@ class Script(BaseLlm):
             for part in last[0].function_response.parts or ():
                 blob = part.inline_data
                 words.append(f" and {len(blob.data)} bytes of {blob.mime_type}")
+        elif text == "files":
+            words = [f"{shown} files"]
         elif files:
             words = [f"{len(files[0].data)} bytes of {files[0].mime_type}"]
         elif text in CALLS:
@@ -151,4 +154,5 @@ by_words = adk.serve(desk, approvals="text")
 own = adk.serve(
     desk, session_service=Sessions(str(Path(os.environ["EFFECTS"]).parent / "sessions.db"))
 )
+typed = LlmAgent(name="Desk", model=Script(), output_schema=Weather)
 unreadable = unreadable("google-adk")

@@ -48,6 +48,8 @@ def deltas(messages: list[Message]) -> list[ModelResponse]:
     text = str(last.content)
     if last.role == "tool":
         return [ModelResponse(content="The tool says: "), ModelResponse(content=text)]
+    if text == "files":
+        return [ModelResponse(content=f"{sum(map(bool, (m.images for m in messages)))} files")]
     if last.images:
         image = last.images[0]
         return [ModelResponse(content=f"{len(image.content or b'')} bytes of {image.mime_type}")]
@@ -168,4 +170,5 @@ by_words = agno.serve(desk, approvals="text")
 own = agno.serve(
     desk.deep_copy(update={"db": Sessions(db_path=str(folder)), "add_history_to_context": True})
 )
+typed = Agent(name="Desk", model=Script("script"), output_schema=Weather, telemetry=False)
 unreadable = unreadable("agno")

@@ -12,6 +12,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
 from script import note, times
 
 from dragoman.bridges.bridge import Run, serve
@@ -172,3 +173,16 @@ remembering_gated = around(gated)
 remembering_endless = around(looping(forever).compile(checkpointer=True)).with_config(
     {"recursion_limit": 5}
 )
+
+
+def choose(state: MessagesState) -> Any:
+    """Ask with a structure."""
+    asked = {"question": "Which city?", "options": ["Rome", "Oslo"]}
+    return {"messages": [AIMessage(f"To {interrupt(asked)}")]}
+
+
+chooser = StateGraph(MessagesState)
+chooser.add_node("choose", choose)
+chooser.add_edge(START, "choose")
+choosing = chooser.compile(name="Choosing")
+own_choosing = chooser.compile(name="Choosing", checkpointer=saver)

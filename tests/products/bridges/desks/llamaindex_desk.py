@@ -19,6 +19,7 @@ from llama_index.core.llms import (
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.memory import Memory
+from pydantic import BaseModel
 from script import note, times, unreadable
 from workflows import Context, Workflow, step
 from workflows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
@@ -69,11 +70,14 @@ class Script(FunctionCallingLLM):
             picture = ImageBlock(image=b"pixels", image_mimetype="image/png")
             yield ChatResponse(message=ChatMessage(role="assistant", blocks=[picture]), raw=usage)
             return
+        shown = sum(block.block_type == "image" for message in messages for block in message.blocks)
         if text == "fail":
             raise ValueError("secret inside")
         words = ["You said ", text, f" as message {users}"]
         if last.role == "tool":
             words = ["The tool says: ", text]
+        elif text == "files":
+            words = [f"{shown} files"]
         elif images:
             words = [f"{len(images[0].resolve_image().read())} bytes of {images[0].image_mimetype}"]
         said = ""
@@ -104,11 +108,18 @@ def weather(city: str) -> str:
     return f"sunny in {city}"
 
 
+class Reply(HumanResponseEvent):
+    """An answer, perhaps with files."""
+
+    files: list[Any] = []  # noqa: RUF012
+
+
 async def question(ctx: Context) -> str:
     """Ask the user."""
     asked = InputRequiredEvent(prefix="Which color?")
-    answer = await ctx.wait_for_event(HumanResponseEvent, waiter_event=asked)
-    return str(answer.response)
+    answer = await ctx.wait_for_event(Reply, waiter_event=asked)
+    files = [f"a file, {file['media_type']}, and " for file in answer.files]
+    return f"{''.join(files)}{answer.response}"
 
 
 async def delete(ctx: Context, path: str) -> str:
@@ -218,6 +229,33 @@ class Journey(Workflow):
 
 
 journey = Journey(timeout=5)
+
+
+class Forecast(StopEvent):
+    """A forecast."""
+
+    city: str
+    degrees: int
+
+
+class Forecaster(Workflow):
+    """Makes forecasts."""
+
+    @step
+    async def forecast(self, ev: StartEvent) -> Forecast:
+        """Make one."""
+        return Forecast(city="Rome", degrees=21)
+
+
+class Weather(BaseModel):
+    """A forecast."""
+
+    city: str
+    degrees: int
+
+
+typed = llamaindex.serve(Forecaster(), name="Desk")
+formed = llamaindex.serve(FunctionAgent(llm=Script(), output_cls=Weather), name="Desk")
 
 
 class Sent(HumanResponseEvent):

@@ -59,10 +59,13 @@ class Script(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
         text = last.text
         found = [*last.contents, *(last.contents[0].items or ())]
         files = [size(content) for content in found if content.type == "data"]
+        shown = sum(content.type == "data" for each in messages for content in each.contents)
         if text == "fail":
             raise ValueError("secret inside")
         if last.role == "tool":
             words = ["The tool says: ", str(last.contents[0].result), *files]
+        elif text == "files":
+            words = [f"{shown} files"]
         elif files:
             words = files
         elif text in CALLS:

@@ -70,6 +70,9 @@ def answer(instructions: str | None, items: list[Any]) -> tuple[list[str], list[
     content = last["content"]
     text = " ".join(part["text"] for part in content if part["type"] == "input_text")
     images = [part["image_url"] for part in content if part["type"] == "input_image"]
+    if text == "files":
+        shown = [part["type"] for item in items for part in item["content"]]
+        return [f"{shown.count('input_image')} files"], []
     if text in CALLS:
         name, arguments = CALLS[text]
         id, said = f"{name}-{users}", json.dumps(arguments)
@@ -187,4 +190,5 @@ def session(name: str) -> Session:
 
 by_words = openai_agents.serve(desk, approvals="text")
 own = openai_agents.serve(desk, session=session)
+typed = Agent("Desk", instructions="Forecast.", model=model, output_type=Weather)
 unreadable = unreadable("openai-agents")

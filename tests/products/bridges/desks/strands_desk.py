@@ -61,7 +61,9 @@ class Script(Model):
             yield {"contentBlockDelta": {"delta": delta}}
         else:
             yield {"contentBlockStart": {"start": {}}}
-            for word in words(content, text, users):
+            shown = sum("image" in block for message in messages for block in message["content"])
+            said = [f"{shown} files"] if text == "files" else words(content, text, users)
+            for word in said:
                 yield {"contentBlockDelta": {"delta": {"text": word}}}
                 if text == "half" and word == "You said " and not times("half"):
                     note("half")
@@ -156,4 +158,5 @@ def kept(session: str) -> Agent:
 desk = make()
 by_words = strands.serve(desk, approvals="text")
 own = strands.serve(kept, name="Desk")
+typed = strands.serve(make(), output=Weather)
 unreadable = unreadable("strands-agents")

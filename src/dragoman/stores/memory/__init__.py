@@ -4,7 +4,6 @@ age."""
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 import uuid
 from collections import Counter
@@ -25,8 +24,10 @@ from dragoman.server.settings import Settings
 from dragoman.stores import log_changes
 from dragoman.stores.claim_order import Ranks
 from dragoman.stores.context_values import next_version
-from dragoman.stores.memory_log import Conversations, Log, TaskIndex
-from dragoman.stores.memory_queue import Queue
+from dragoman.stores.memory.deliveries import Deliveries
+from dragoman.stores.memory.log import Conversations, Log, TaskIndex
+from dragoman.stores.memory.queue import Queue
+from dragoman.stores.memory.reservations import Reservations
 from dragoman.stores.store import (
     MANY,
     NOBODY,
@@ -48,14 +49,13 @@ from dragoman.stores.store import (
     Stale,
     Webhook,
     WebhookCursor,
-    owner_of,
 )
 from dragoman.stores.task_head import age
 from dragoman.stores.unreadable_rows import KINDS
 from dragoman.stores.url_options import split
 
 if TYPE_CHECKING:
-    from dragoman.stores.memory_admin import MemoryAdmin
+    from dragoman.stores.memory.admin import MemoryAdmin
 
 RETENTION = 24 * 3600.0
 """How long a task is kept after its end by default."""
@@ -87,14 +87,11 @@ class MemoryStore:
         self._held: dict[str, Log] = {}
         self._ended: dict[str, float] = {}  # in the order of their end
         self._waiting: dict[str, Log] = {}  # in the order of their question
-        self._pushing: dict[Scope, dict[str, Log]] = {}  # with webhooks that may be due
-        self._resting: list[tuple[float, str]] = []  # and when the other webhooks will be due
+        self._deliveries = Deliveries(self._logs)
         self._due: list[tuple[float, str]] = []  # when suspended handlers continue
         self._timed: dict[str, Log] = {}  # without a worker, but with a deadline or a cancel
         self._receipts: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
-        self._reserved: dict[tuple[str, str], tuple[bytes, float]] = {}
-        """The reserved values, and when they expire."""
-        self._expiring: list[tuple[float, str, str]] = []
+        self._reservations = Reservations()
 
     async def open(self) -> None:
         """The running loop. Until Python 3.12 each lookup of the loop is a system call."""
@@ -109,7 +106,7 @@ class MemoryStore:
 
     def admin(self, *, write: bool = False, create: bool = False) -> MemoryAdmin:
         """See `Store.admin`."""
-        from dragoman.stores.memory_admin import MemoryAdmin
+        from dragoman.stores.memory.admin import MemoryAdmin
 
         return MemoryAdmin(self, write=write)
 
@@ -400,7 +397,7 @@ class MemoryStore:
 
     async def prune(self) -> int:
         """See `Store.prune`."""
-        count = self._prune_reservations()
+        count = self._reservations.prune()
         if not self.retention:
             return count
         now = time.monotonic()
@@ -414,28 +411,11 @@ class MemoryStore:
             self._forget(self._logs[task])
         return count + len(old)
 
-    def _prune_reservations(self) -> int:
-        now, count = time.monotonic(), 0
-        while self._expiring and self._expiring[0][0] <= now:
-            expires, *name = heappop(self._expiring)
-            known = self._reserved.get((name[0], name[1]))
-            if known is not None and known[1] == expires:
-                del self._reserved[name[0], name[1]]
-                count += 1
-        return count
-
     # -- independent of tasks
 
     async def reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
         """See `Store.reserve`."""
-        now, known = time.monotonic(), self._reserved.get((space, key))
-        if known is not None and known[1] > now:
-            return known[0]
-        expires = math.inf if keep is None else now + keep
-        self._reserved[space, key] = value, expires
-        if keep is not None:
-            heappush(self._expiring, (expires, space, key))
-        return value
+        return self._reservations.reserve(space, key, value, keep)
 
     # -- for the delivery of webhooks
 
@@ -447,40 +427,7 @@ class MemoryStore:
         passing: Collection[Owner] = NOBODY,
     ) -> Sequence[WebhookCursor]:
         """See `Store.dispatch`."""
-        now = time.time()
-        while self._resting and self._resting[0][0] <= now:
-            task = heappop(self._resting)[1]
-            if (known := self._logs.get(task)) is not None:
-                self._push(known)
-        taken: list[WebhookCursor] = []
-        scopes = [
-            scope
-            for scope in self._pushing
-            if scope.agent in agents and owner_of(scope) not in passing
-        ]
-        while scopes and len(taken) < limit:
-            # one webhook of each scope in turn
-            for scope in scopes[: limit - len(taken)]:
-                if (line := self._first(scope, now, lease)) is None:
-                    scopes.remove(scope)
-                    continue
-                taken.append(line)
-                if scope in self._pushing:  # next time, the others go first
-                    self._pushing[scope] = self._pushing.pop(scope)
-        return taken
-
-    def _first(self, scope: Scope, now: float, lease: float) -> WebhookCursor | None:
-        """Take the webhook of a scope that has been due for the longest time."""
-        while logs := self._pushing.get(scope):
-            log = next(iter(logs.values()))
-            due = min(log.behind, key=lambda line: line.due, default=None)
-            if due is not None and due.due <= now:
-                line = replace(due, ticket=due.ticket + 1, due=now + lease)
-                log.lines[line.webhook.config.id] = line
-                self._rest(log, now)
-                return line
-            self._rest(log, now)
-        return None
+        return self._deliveries.take(agents, limit, lease, passing)
 
     async def dispatched(
         self,
@@ -492,36 +439,13 @@ class MemoryStore:
         parked: bool = False,
     ) -> bool:
         """See `Store.dispatched`."""
-        log = self._logs.get(line.task)
-        known = log.lines.get(line.webhook.config.id) if log else None
-        if log is None or known is None or known.ticket != line.ticket:
-            return False
-        log.lines[line.webhook.config.id] = replace(
-            known,
-            cursor=cursor,
-            attempts=known.attempts + 1
-            if failed
-            else known.attempts
-            if cursor == known.cursor
-            else 0,
-            due=time.time() + wait,
-            parked=parked,
-            reason=failed or (known.reason if cursor == known.cursor else ""),
-        )
-        self._push(log)
-        return True
+        return self._deliveries.record(line, cursor, wait=wait, failed=failed, parked=parked)
 
     async def undelivered(
         self, limit: int, *, parked: bool | None = None
     ) -> Sequence[WebhookCursor]:
-        """See `Store.lines`."""
-        found = (
-            line
-            for log in self._logs.values()
-            for line in log.lines.values()
-            if line.cursor < log.last and parked in (None, line.parked)
-        )
-        return list(islice(found, limit))
+        """See `Store.undelivered`."""
+        return self._deliveries.waiting(limit, parked)
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `Store.redrive`."""
@@ -529,14 +453,7 @@ class MemoryStore:
 
     def redrive_now(self, task: str, webhook: str) -> int:
         """The same at once."""
-        count = 0
-        for log in self._logs.values():
-            for key, line in log.lines.items():
-                if line.parked and task in ("", log.id) and webhook in ("", key):
-                    log.lines[key] = replace(line, parked=False, attempts=0, due=0.0)
-                    self._push(log)
-                    count += 1
-        return count
+        return self._deliveries.redrive(task, webhook)
 
     # -- inside
 
@@ -599,7 +516,7 @@ class MemoryStore:
         elif row.born:
             self._add_to_index(row)
         if row.lines:
-            self._push(row)
+            self._deliveries.push(row)
         if row.due > 0:
             heappush(self._due, (row.due, row.id))
         if (row.deadline or row.cancel_at) and not row.holder and not row.ended:
@@ -620,43 +537,12 @@ class MemoryStore:
 
     def add_webhook(self, row: Log, webhook: Webhook, cursor: int) -> None:
         """Add or replace a webhook."""
-        key = webhook.config.id
-        known = row.lines.get(key)
-        if not row.lines:
-            row.lines = {}  # its own cursor
-        row.lines[key] = WebhookCursor(
-            scope=row.scope,
-            task=row.id,
-            webhook=webhook,
-            cursor=known.cursor if known else cursor,
-            # after a deletion it must not get a ticket that a delivery still holds
-            ticket=known.ticket + 1 if known else time.time_ns(),
-        )
-        self._push(row)
+        self._deliveries.add(row, webhook, cursor)
         row.hooked = True
         row.version += 1
 
-    def _rest(self, log: Log, now: float) -> None:
-        """Stop looking at a log until one of its webhooks is due."""
-        due = min((line.due for line in log.behind), default=math.inf)
-        if due <= now:
-            return
-        self._unpush(log)
-        if due < math.inf and not now < log.rests <= due:  # otherwise it is read earlier
-            log.rests = due
-            heappush(self._resting, (due, log.id))
-
     def _waits(self, log: Log) -> bool:
         return log.ready and self._logs.get(log.id) is log
-
-    def _push(self, log: Log) -> None:
-        self._pushing.setdefault(log.scope, {})[log.id] = log
-
-    def _unpush(self, log: Log) -> None:
-        logs = self._pushing.get(log.scope, {})
-        logs.pop(log.id, None)
-        if not logs:
-            self._pushing.pop(log.scope, None)
 
     def _offer(self, log: Log) -> None:
         if not log.holder and not log.queued:
@@ -690,7 +576,7 @@ class MemoryStore:
             del self._receipts[log.scope, key]
         self._ended.pop(log.id, None)
         self._waiting.pop(log.id, None)
-        self._unpush(log)
+        self._deliveries.remove(log)
         self._held.pop(log.id, None)
         self._timed.pop(log.id, None)
         if log.index is not None:

@@ -14,7 +14,7 @@ from dragoman.model.events import Entry, Private, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
 from dragoman.stores.admin import Missing, SavedValue, WebhookRow, webhook_row
-from dragoman.stores.memory_log import Log, encode
+from dragoman.stores.memory.log import Log, encode
 from dragoman.stores.task_rows import (
     COUNTED,
     RECENT,

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 
 from dragoman.model.caller import Scope
 from dragoman.stores.claim_order import Ranks
-from dragoman.stores.memory_log import Log
+from dragoman.stores.memory.log import Log
 from dragoman.stores.store import Owner, owner_of
 
 RankedLog = tuple[int, int, Log]

@@ -1,0 +1,38 @@
+"""Reservations in memory."""
+
+from __future__ import annotations
+
+import math
+import time
+from heapq import heappop, heappush
+
+
+class Reservations:
+    """The reserved values."""
+
+    def __init__(self) -> None:
+        self.reserved: dict[tuple[str, str], tuple[bytes, float]] = {}
+        """The values by space and key, and when they expire."""
+        self._expiring: list[tuple[float, str, str]] = []
+
+    def reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
+        """See `Store.reserve`."""
+        now, known = time.monotonic(), self.reserved.get((space, key))
+        if known is not None and known[1] > now:
+            return known[0]
+        expires = math.inf if keep is None else now + keep
+        self.reserved[space, key] = value, expires
+        if keep is not None:
+            heappush(self._expiring, (expires, space, key))
+        return value
+
+    def prune(self) -> int:
+        """Delete the expired values. Returns how many."""
+        now, count = time.monotonic(), 0
+        while self._expiring and self._expiring[0][0] <= now:
+            expires, *name = heappop(self._expiring)
+            known = self.reserved.get((name[0], name[1]))
+            if known is not None and known[1] == expires:
+                del self.reserved[name[0], name[1]]
+                count += 1
+        return count
