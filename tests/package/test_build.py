@@ -201,7 +201,7 @@ print(json.dumps([dragoman.__file__, missing]))
     assert file == str(installed / "dragoman" / "__init__.py")
     frameworks = {name: missing.pop(name) for name in list(missing) if name in BRIDGES}
     mcp = {what for name, what in missing.items() if name.startswith("dragoman.mcp.")}
-    assert mcp and mcp <= {"mcp", "anyio"}  # the one brings the other
+    assert mcp and mcp <= {"mcp", "anyio", "httpx2"}  # the first brings the others
     others = {name: what for name, what in missing.items() if not name.startswith("dragoman.mcp.")}
     assert others == NEEDS
     assert frameworks == BRIDGES

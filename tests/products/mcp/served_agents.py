@@ -15,6 +15,8 @@ PNG = b"\x89PNG\r\n\x1a\n"
 began, released = asyncio.Event(), asyncio.Event()
 """Set when a task of `wait` has begun, and when it was canceled."""
 
+logged_in = asyncio.Event()
+
 
 class Booking(Struct):
     """A booked flight."""
@@ -77,6 +79,23 @@ async def pay(turn: Turn):
 
 
 @desk.skill(tags=["words"])
+async def login(turn: Turn):
+    """Need a login, and go on with the next message."""
+    if turn.text == "Done":
+        yield turn.artifact("Logged in")
+    else:
+        yield turn.require_auth("Log in at https://login.example/start?x=1 please")
+
+
+@desk.skill(tags=["words"])
+async def login_meanwhile(turn: Turn):
+    """Need a login, and wait for it."""
+    yield turn.require_auth([Part(text="Log in"), Part(url="https://login.example/wait")])
+    await logged_in.wait()
+    yield turn.artifact("Logged in")
+
+
+@desk.skill(tags=["words"])
 async def wait(turn: Turn) -> str:
     """Never end."""
     began.set()
@@ -112,6 +131,12 @@ async def files(turn: Turn):
 async def size(document: bytes, name: str = "it") -> str:
     """Say how large a file is."""
     return f"{name} has {len(document)} bytes"
+
+
+@desk.skill(tags=["files"])
+async def large(bytes: int) -> Part:
+    """Give a large file."""
+    return Part(raw=b"\0" * bytes, filename="large.bin")
 
 
 hotel = Agent("Hotel", description="Has rooms.", version="1.0.0", key="hotel")

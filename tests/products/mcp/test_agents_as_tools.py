@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,9 +15,10 @@ from mcp import MCPError
 
 from dragoman import App
 from dragoman.mcp import McpApp, mounts
+from dragoman.stores.memory import MemoryStore
 from tests.harness.server import served
 from tests.products.mcp import served_agents as desk
-from tests.products.mcp.clients import MODES, User, client, task_of, text
+from tests.products.mcp.clients import NEW, OLD, OLDER, VERSIONS, User, client, task_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = {"message": "Hello"}
@@ -23,20 +26,22 @@ HELLO = {"message": "Hello"}
 
 @pytest.fixture(scope="module")
 async def url() -> AsyncIterator[str]:
-    async with served(App(desk.desk, mounts=mounts(desk.desk))) as server:
+    app = App(desk.desk, mounts=mounts(desk.desk), drain_timeout=0.2)
+    async with served(app) as server:
         yield f"{server.url}/mcp"
 
 
 @pytest.fixture(scope="module")
 async def hasty() -> AsyncIterator[str]:
     """A server that soon answers with a task."""
-    async with served(App(desk.desk, mounts=mounts(desk.desk, patience=0.3))) as server:
+    app = App(desk.desk, mounts=mounts(desk.desk, patience=0.3), drain_timeout=0.2)
+    async with served(app) as server:
         yield f"{server.url}/mcp"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_each_skill_is_a_tool(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_each_skill_is_a_tool(url: str, version: str) -> None:
+    async with client(url, version) as found:
         tools = {tool.name: tool for tool in (await found.list_tools()).tools}
     assert {*desk.desk.skills} <= {*tools}
     assert {*tools} - {*desk.desk.skills} == {"get_task", "answer_task", "cancel_task"}
@@ -50,9 +55,9 @@ async def test_each_skill_is_a_tool(url: str, mode: str) -> None:
     assert "required" not in tools["reserve"].input_schema  # the agent asks
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_call_returns_the_result_of_the_skill(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_call_returns_the_result_of_the_skill(url: str, version: str) -> None:
+    async with client(url, version) as found:
         result = await found.call_tool("book", {"city": "Rome", "seats": 2})
         said = await found.call_tool("echo", HELLO)
     assert result.structured_content == {"reference": "FL-Rome", "seats": 2}
@@ -60,38 +65,38 @@ async def test_a_call_returns_the_result_of_the_skill(url: str, mode: str) -> No
     assert (text(said), said.is_error) == ("Hello", False)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_wrong_arguments_are_an_error_that_names_them(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_wrong_arguments_are_an_error_that_names_them(url: str, version: str) -> None:
+    async with client(url, version) as found:
         result = await found.call_tool("book", {"town": "Rome"})
         with pytest.raises(MCPError, match="Unknown tool"):
-            await found.session.call_tool("nothing", {})
+            await found.call_tool("nothing", {})
     assert result.is_error
     assert "city: is required" in text(result)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_progress_is_reported(url: str, mode: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_progress_is_reported(url: str, version: str) -> None:
     user = User()
-    async with client(url, mode) as found:
+    async with client(url, version) as found:
         result = await found.call_tool("progress", HELLO, progress_callback=user.report)
     assert user.progress == ["searching", "comparing", "Found"]
     assert text(result) == "Found"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_question_is_an_elicitation(url: str, mode: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_question_is_an_elicitation(url: str, version: str) -> None:
     user = User({"answer": "On Monday"})
-    async with client(url, mode, user) as found:
+    async with client(url, version, user) as found:
         result = await found.call_tool("chat", HELLO)
     assert [params.message for params in user.asked] == ["Which date?"]
     assert text(result) == "Booked On Monday"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_missing_parameters_are_the_fields_of_a_form(url: str, mode: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_missing_parameters_are_the_fields_of_a_form(url: str, version: str) -> None:
     user = User({"nights": 3})
-    async with client(url, mode, user) as found:
+    async with client(url, version, user) as found:
         result = await found.call_tool("reserve", {"city": "Rome"})
     (asked,) = user.asked
     assert isinstance(asked, types.ElicitRequestFormParams)
@@ -99,33 +104,65 @@ async def test_missing_parameters_are_the_fields_of_a_form(url: str, mode: str) 
     assert result.structured_content == {"reference": "HO-Rome", "seats": 3}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     ("answer", "said"),
     [({"approve": True}, "Paid"), ({"approve": False}, "declined"), ("decline", "declined")],
 )
 async def test_an_approval_is_a_form_with_one_field(
-    url: str, mode: str, answer: Any, said: str
+    url: str, version: str, answer: Any, said: str
 ) -> None:
     user = User(answer)
-    async with client(url, mode, user) as found:
+    async with client(url, version, user) as found:
         result = await found.call_tool("pay", HELLO)
     assert "Operation: " in user.asked[0].message
     assert said in text(result)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_to_decline_tells_the_agent(url: str, mode: str) -> None:
+@pytest.mark.parametrize("version", [OLD, NEW])
+async def test_a_login_is_a_page_to_open(hasty: str, version: str) -> None:
+    user = User({})
+    async with client(hasty, version, user) as found:
+        result = await found.call_tool("login", HELLO)
+        (asked,) = user.asked
+        assert isinstance(asked, types.ElicitRequestURLParams)
+        assert asked.url == "https://login.example/start?x=1"
+        assert "when the user has logged in" in text(result)
+        done = await found.call_tool("answer_task", {"task_id": task_of(result), "message": "Done"})
+    assert text(done) == "Logged in"
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+async def test_an_agent_that_waits_for_the_login_goes_on(url: str, version: str) -> None:
+    desk.logged_in = asyncio.Event()
+
+    class Visitor(User):
+        async def elicit(self, context: Any, params: types.ElicitRequestParams) -> Any:
+            desk.logged_in.set()
+            return await super().elicit(context, params)
+
+    async with client(url, version, Visitor({})) as found:
+        assert text(await found.call_tool("login_meanwhile", HELLO)) == "Logged in"
+
+
+async def test_a_client_that_cannot_open_pages_is_told_the_address(hasty: str) -> None:
+    async with client(hasty, OLDER) as found:
+        result = await found.call_tool("login_meanwhile", HELLO)
+    assert "must open https://login.example/wait" in text(result)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_to_decline_tells_the_agent(url: str, version: str) -> None:
     user = User("decline", {"answer": "On Sunday"})
-    async with client(url, mode, user) as found:
+    async with client(url, version, user) as found:
         result = await found.call_tool("chat", HELLO)
     assert len(user.asked) == 2  # the agent has asked again
     assert text(result) == "Booked On Sunday"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_after_cancel_the_question_waits(url: str, mode: str) -> None:
-    async with client(url, mode, User("cancel")) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_after_cancel_the_question_waits(url: str, version: str) -> None:
+    async with client(url, version, User("cancel")) as found:
         result = await found.call_tool("chat", HELLO)
         id = task_of(result)
         assert "call the tool `answer_task`" in text(result)
@@ -133,9 +170,9 @@ async def test_after_cancel_the_question_waits(url: str, mode: str) -> None:
     assert text(answered) == "Booked On Friday"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_client_that_cannot_ask_is_told_what_to_call(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_client_that_cannot_ask_is_told_what_to_call(url: str, version: str) -> None:
+    async with client(url, version) as found:
         result = await found.call_tool("pay", HELLO)
         assert not result.is_error
         assert '"approve": true' in text(result)
@@ -147,17 +184,17 @@ async def test_a_client_that_cannot_ask_is_told_what_to_call(url: str, mode: str
         assert (await found.call_tool("answer_task", data)).structured_content["seats"] == 1
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_failure_has_the_words_and_what_there_is(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_failure_has_the_words_and_what_there_is(url: str, version: str) -> None:
+    async with client(url, version) as found:
         result = await found.call_tool("fail", HELLO)
     assert result.is_error
     assert text(result) == "The task has failed: No seats are left\nhalf"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_files_both_ways(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_files_both_ways(url: str, version: str) -> None:
+    async with client(url, version) as found:
         result = await found.call_tool("files", HELLO)
         _, image, ticket, terms = result.content
         read = await found.read_resource(ticket.resource.uri)
@@ -170,16 +207,16 @@ async def test_files_both_ways(url: str, mode: str) -> None:
     assert "by its URL" in text(wrong)
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_artifacts_of_past_tasks_are_resources(url: str, mode: str) -> None:
-    async with client(url, mode) as found:
-        id = task_of(await found.call_tool("echo", {"message": f"kept {mode}"}))
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_artifacts_of_past_tasks_are_resources(url: str, version: str) -> None:
+    async with client(url, version) as found:
+        id = task_of(await found.call_tool("echo", {"message": f"kept {version}"}))
         listed = (await found.list_resources()).resources
         (uri,) = [each.uri for each in listed if id in each.uri]
         read = await found.read_resource(uri)
         with pytest.raises(MCPError, match="no resource"):
             await found.read_resource(uri.replace("artifacts", "others"))
-    assert read.contents[0].text == f"kept {mode}"
+    assert read.contents[0].text == f"kept {version}"
 
 
 async def test_examples_are_prompts(url: str) -> None:
@@ -192,9 +229,9 @@ async def test_examples_are_prompts(url: str) -> None:
     assert prompt.messages[0].content.text == "Book a flight to Rome"
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_a_long_call_is_answered_with_its_task(hasty: str, mode: str) -> None:
-    async with client(hasty, mode) as found:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_long_call_is_answered_with_its_task(hasty: str, version: str) -> None:
+    async with client(hasty, version) as found:
         result = await found.call_tool("wait", HELLO)
         id = task_of(result)
         assert "`get_task`" in text(result)
@@ -204,10 +241,10 @@ async def test_a_long_call_is_answered_with_its_task(hasty: str, mode: str) -> N
     assert text(canceled) == text(again) == "The task was canceled."
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_to_cancel_the_call_cancels_the_task(url: str, mode: str) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_to_cancel_the_call_cancels_the_task(url: str, version: str) -> None:
     desk.began, desk.released = asyncio.Event(), asyncio.Event()
-    async with client(url, mode) as found:
+    async with client(url, version) as found:
         calling = asyncio.create_task(found.call_tool("wait", HELLO))
         async with asyncio.timeout(10):
             await desk.began.wait()
@@ -232,6 +269,55 @@ async def test_ids_of_requests_alone_are_no_key(url: str) -> None:
         first = await one.call_tool("echo", HELLO)  # both have the same id
         second = await two.call_tool("echo", HELLO)
     assert task_of(first) != task_of(second)
+
+
+async def test_a_large_file_is_a_link(url: str) -> None:
+    async with client(url) as found:
+        result = await found.call_tool("large", {"bytes": 1_500_000})
+        (link,) = result.content
+        read = await found.read_resource(link.uri)
+    assert (link.type, link.size, link.name) == ("resource_link", 1_500_000, "large.bin")
+    assert len(base64.b64decode(read.contents[0].blob)) == 1_500_000
+
+
+async def test_replicas_share_tasks_and_secrets() -> None:
+    store = MemoryStore()
+    one = App(desk.desk, mounts=mounts(desk.desk), store=store)
+    two = App(desk.desk, mounts=mounts(desk.desk), store=store)
+    async with served(one) as first, served(two) as second:
+        async with client(f"{first.url}/mcp", user=User()) as found:
+            asked = await found.session.call_tool("chat", HELLO, allow_input_required=True)
+        async with client(f"{second.url}/mcp", user=User()) as found:
+            said = types.ElicitResult(action="accept", content={"answer": "On Monday"})
+            result = await found.session.call_tool(
+                "chat",
+                HELLO,
+                input_responses=dict.fromkeys(asked.input_requests, said),
+                request_state=asked.request_state,
+            )
+    assert text(result) == "Booked On Monday"
+
+
+async def test_open_streams_do_not_hold_up_the_end_of_the_server() -> None:
+    app = App(desk.desk, mounts=mounts(desk.desk), drain_timeout=0.2)
+    async with served(app) as server:
+        url = f"{server.url}/mcp"
+        old = client(url, OLD)
+        session = await old.__aenter__()
+        await session.list_tools()
+        async with client(url) as found, found.listen(tools_list_changed=True) as changes:
+            calling = asyncio.create_task(found.call_tool("wait", HELLO))
+            began = asyncio.get_running_loop().time()
+            desk.began = asyncio.Event()
+            server.should_exit = True
+            async with asyncio.timeout(8):
+                async for _ in changes:
+                    raise AssertionError("nothing has changed")
+            result = await calling
+        assert "`get_task`" in text(result)
+        assert asyncio.get_running_loop().time() - began < 5
+        with contextlib.suppress(BaseExceptionGroup, Exception):
+            await old.__aexit__(None, None, None)
 
 
 async def test_several_agents_have_a_server_each_and_one_for_all() -> None:

@@ -95,6 +95,12 @@ class Exchange:
         """Whether the client takes part in the extension for tasks."""
         return self.modern and TASKS in (self._capabilities.extensions or {})
 
+    @property
+    def closed_by_cancel(self) -> bool:
+        """Whether each request has a connection of its own, which the client closes to cancel it.
+        Elsewhere a notification says so."""
+        return self.modern and self._context.request is not None
+
     def can_ask(self, question: Question) -> bool:
         """Whether the client can put this question to its user."""
         known = self._capabilities.elicitation

@@ -63,7 +63,8 @@ class ExposedAgents(Protocol):
         """Return the task with this id for MCP clients; None if the caller has none."""
 
     async def changed(self) -> bool:
-        """Look at the cards again, and return whether one of them has changed since."""
+        """Fetch the cards again, and return whether one of them has changed since the last time
+        that this was asked, or since they were first shown."""
 
 
 # ---- agents of an App ------------------------------------------------------------------------
@@ -130,10 +131,13 @@ class RemoteAgents:
         self._agents: Mapping[str, _RemoteAgent] = {
             key: _RemoteAgent(url, connect) for key, url in _keys(urls).items()
         }
+        self._shown: list[AgentCard | None] = []
+        """The cards of which the clients know."""
 
     async def visible(self, caller: Caller) -> Sequence[ExposedAgent]:
         """See `ExposedAgents.visible`."""
         await asyncio.gather(*(each.refresh(FRESH) for each in self._agents.values()))
+        self._shown = self._shown or self._cards
         found = [
             self._exposed(key, each, caller)
             for key, each in self._agents.items()
@@ -159,9 +163,13 @@ class RemoteAgents:
 
     async def changed(self) -> bool:
         """See `ExposedAgents.changed`."""
-        before = [each.card for each in self._agents.values()]
         await asyncio.gather(*(each.refresh(0) for each in self._agents.values()))
-        return before != [each.card for each in self._agents.values()]
+        before, self._shown = self._shown, self._cards
+        return bool(before) and before != self._shown
+
+    @property
+    def _cards(self) -> list[AgentCard | None]:
+        return [each.card for each in self._agents.values()]
 
     async def close(self) -> None:
         """Close all connections."""

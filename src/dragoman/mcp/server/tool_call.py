@@ -154,10 +154,9 @@ class Call:
         try:
             result = await self._run(begin, before)
         except asyncio.CancelledError:
-            # Where each request has a connection, to close it is how a client cancels. Elsewhere a
-            # notification says so, which arrives just after.
-            if self._exchange.modern and not state.closing.is_set():
+            if self._exchange.closed_by_cancel and not state.closing.is_set():
                 flight.cancel()
+            # elsewhere the notification arrives just after
             asyncio.get_running_loop().call_later(KEPT, _forget, state.in_flight, place, flight)
             raise
         _forget(state.in_flight, place, flight)

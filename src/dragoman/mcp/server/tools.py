@@ -130,7 +130,7 @@ def _input(card: AgentCard, skill: RemoteSkill, listed: AgentSkill) -> dict[str,
             required.append(name)
     # what is missing, the agent asks for: the user may know it, and a model would invent it
     asked = {} if skill.ask else {"required": required}
-    schema = {key: item for key, item in schema.items() if key not in ("$schema", "required")}
+    schema = {key: item for key, item in schema.items() if key != "required"}
     found: dict[str, Any] = clean_schema({**schema, "properties": fields, **asked})
     return {"type": "object", **found}
 
