@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from secrets import token_bytes
 from types import TracebackType
@@ -137,6 +137,7 @@ class App:
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that it runs on; None before start and after stop."""
         self._first: list[First] = []
+        self._closers: list[Callable[[], Awaitable[None]]] = []
         self._opened = False
         """Whether the store is open."""
         self._known_secrets: dict[str, bytes] = {}
@@ -330,16 +331,21 @@ class App:
         who = {"who": caller.identity, "realm": caller.realm, "tenant": caller.tenant}
         audit(f"operator.{event}", result=result, **{**about, **who})
 
-    def answer_first(self, handler: First) -> None:
+    def answer_first(
+        self, handler: First, *, close: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         """Let an application see each request before the agents and the mounts do.
 
         It is called like an ASGI application, for HTTP only, and returns whether it has answered.
         Nobody is authenticated yet: `await scope["dragoman.authenticate"]()` returns the `Caller`,
         or raises as for the agents; with headers as its argument, that of a request with these.
         `scope["dragoman.headers"]` is a list: what the handler appends is added to the response,
-        whoever makes it. JSON-RPC to a single agent (`POST /`) goes to the agent at once.
+        whoever makes it. JSON-RPC to a single agent (`POST /`) goes to the agent at once. `close`
+        is awaited when the `App` stops.
         """
         self._first.append(handler)
+        if close is not None:
+            self._closers.append(close)
 
     def admin(self, *, write: bool = False) -> StoreAdmin:
         """Return the admin interface of the store, for a `with`: it reads the tasks of all owners,
@@ -414,6 +420,10 @@ class App:
         """Whether no authentication is configured and nobody has confirmed that this is
         intended."""
         return self.access.identify is None
+
+    async def _close_first(self) -> None:
+        for close in self._closers:
+            await close()
 
     async def start(self) -> None:
         """Open the store, enter the agents' lifespans and start working."""
@@ -491,6 +501,7 @@ class App:
                 await self.store.open()
                 stack.push_async_callback(self.store.close)
                 self._opened = True
+                stack.push_async_callback(self._close_first)
                 await self.bell.open()
                 stack.push_async_callback(self.bell.close)
                 monitoring = self._make_monitoring()

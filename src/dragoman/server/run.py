@@ -23,7 +23,12 @@ from dragoman.agent.durable_sends import DurableSends
 from dragoman.agent.handler import large
 from dragoman.agent.run_protocol import Over
 from dragoman.agent.turn import Turn
-from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, forgotten_count, forgotten_events
+from dragoman.agent.unyielded_events import (
+    FIRST_TURNS,
+    EventNotYielded,
+    forgotten_count,
+    forgotten_events,
+)
 from dragoman.agent.user_error import UserError
 from dragoman.model import clock
 from dragoman.model.conversation import MessagePlace
@@ -39,7 +44,7 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from dragoman.server import context_order, delegated
+from dragoman.server import context_order, delegated_tasks
 from dragoman.server.failed_turns import failed
 from dragoman.server.replay import POSTPONED, SAVED, resumed
 from dragoman.server.run_reads import RunReads
@@ -242,13 +247,13 @@ class Run(RunWrites, RunReads):
     def delegate(self, remote: RemoteTask, name: str = "") -> None:
         """See `Running.delegate`."""
         if not (self.ended or self.lost):
-            self.record(delegated.sent(remote, name))
+            self.record(delegated_tasks.sent(remote, name))
 
     def see(self, found: SeenTask) -> None:
         """See `Running.see`. Nobody waits for it."""
         if not (self.ended or self.lost) and self._seen.get(found.id) is not found.state:
             self._seen = {**self._seen, found.id: found.state}
-            self._pending.append(delegated.seen(found))
+            self._pending.append(delegated_tasks.seen(found))
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:
         """Run a blocking call."""
@@ -470,7 +475,7 @@ class Run(RunWrites, RunReads):
             return
         self._flush()
         grace = self.worker.settings.cancel_grace / 2
-        await delegated.cancel(self.agent, self._id, self.turn.delegated, grace)
+        await delegated_tasks.cancel(self.agent, self._id, self.turn.delegated, grace)
 
     @property
     def stopping(self) -> bool:
