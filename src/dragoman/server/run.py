@@ -461,7 +461,7 @@ class Run(RunWrites, RunReads):
             return
         self._flush()
         grace = self.worker.settings.cancel_grace / 2
-        await delegated.cancel(self.agent, self._id, self.turn.delegated, grace)
+        await delegated_tasks.cancel(self.agent, self._id, self.turn.delegated, grace)
 
     @property
     def stopping(self) -> bool:
