@@ -17,6 +17,7 @@ from dragoman import App
 from dragoman.mcp import McpApp, mounts
 from dragoman.stores.memory import MemoryStore
 from tests.harness.server import served
+from tests.harness.stores import database
 from tests.products.mcp import served_agents as desk
 from tests.products.mcp.clients import NEW, OLD, OLDER, VERSIONS, User, client, task_of, text
 
@@ -262,6 +263,10 @@ async def test_a_repetition_runs_nothing_twice(url: str) -> None:
         wrong = await found.call_tool("echo", {"message": "Bye"}, meta=meta)
     assert task_of(first) == task_of(second) != task_of(other)
     assert wrong.is_error
+    header = {"Idempotency-Key": "one"}
+    async with client(url, headers=header) as found, client(url, OLD, headers=header) as older:
+        assert task_of(await found.call_tool("echo", HELLO)) == task_of(first)
+        assert task_of(await older.call_tool("echo", HELLO)) == task_of(first)
 
 
 async def test_ids_of_requests_alone_are_no_key(url: str) -> None:
@@ -280,8 +285,9 @@ async def test_a_large_file_is_a_link(url: str) -> None:
     assert len(base64.b64decode(read.contents[0].blob)) == 1_500_000
 
 
-async def test_replicas_share_tasks_and_secrets() -> None:
-    store = MemoryStore()
+@pytest.mark.parametrize("kind", ["memory", pytest.param("postgres", marks=pytest.mark.slow)])
+async def test_replicas_share_tasks_and_secrets(kind: str) -> None:
+    store = MemoryStore() if kind == "memory" else database()
     one = App(desk.desk, mounts=mounts(desk.desk), store=store)
     two = App(desk.desk, mounts=mounts(desk.desk), store=store)
     async with served(one) as first, served(two) as second:
@@ -306,9 +312,10 @@ async def test_open_streams_do_not_hold_up_the_end_of_the_server() -> None:
         session = await old.__aenter__()
         await session.list_tools()
         async with client(url) as found, found.listen(tools_list_changed=True) as changes:
-            calling = asyncio.create_task(found.call_tool("wait", HELLO))
-            began = asyncio.get_running_loop().time()
             desk.began = asyncio.Event()
+            calling = asyncio.create_task(found.call_tool("wait", HELLO))
+            await desk.began.wait()
+            began = asyncio.get_running_loop().time()
             server.should_exit = True
             async with asyncio.timeout(8):
                 async for _ in changes:
