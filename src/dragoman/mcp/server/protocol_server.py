@@ -13,7 +13,12 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ToolsListChanged,
+)
 
 from dragoman import __version__
 from dragoman.mcp.server import (
@@ -95,6 +100,7 @@ class AgentServer(Server[Any]):
     async def announce(self) -> None:
         """Tell all clients that the tools have changed."""
         await self._bus.publish(ToolsListChanged())
+        await self._bus.publish(PromptsListChanged())
         await self._clients.tools_changed()
 
     def end_subscriptions(self) -> None:
