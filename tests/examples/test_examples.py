@@ -25,6 +25,7 @@ from examples import (
     finding,
     handing_over,
     hello,
+    mcp_tools,
     mounted,
     orchestrating,
     remembering,
@@ -51,6 +52,14 @@ async def test_asking() -> None:
     assert (first.state, first.text) == (TaskState.INPUT_REQUIRED, "Which size: S, M or L?")
     both = await run_handler(asking.agent, "A shirt please", "M")
     assert both.state is TaskState.COMPLETED
+
+
+async def test_mcp_tools() -> None:
+    async with (
+        App(mcp_tools.agent, store="memory:") as app,
+        Client.connect("http://agent.example", app=app) as client,
+    ):
+        assert await client.call_skill("add", a=1, b=2) == {"result": 3}
 
 
 async def test_orchestrating() -> None:

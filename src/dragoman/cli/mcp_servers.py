@@ -26,6 +26,7 @@ class MCPServers(Struct, frozen=True, kw_only=True):
     approved: str = ""
     approve: bool = False
     per_caller: bool = False
+    older: bool = False
 
     def agents(self) -> list[Agent]:
         """Make an agent of each server. Raises UsageError."""
@@ -54,7 +55,7 @@ class MCPServers(Struct, frozen=True, kw_only=True):
         env = dict(map(_variable, self.variables))
         found: list[StdioServer | HTTPServer] = []
         for text in self.servers:
-            each = parse_server(text)
+            each = replace(parse_server(text), older=self.older)
             if isinstance(each, HTTPServer):
                 headers = {"Authorization": f"Bearer {token}"} if token else {}
                 found.append(replace(each, headers=headers))
@@ -119,6 +120,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="give each authenticated caller connections of its own, for MCP servers that keep "
         "state",
     )
+    parser.add_argument(
+        "--mcp-older",
+        action="store_true",
+        help="speak protocol 2025-11-25 or an older one with --mcp-server, for servers whose tools "
+        "ask during a call",
+    )
 
 
 def given(arguments: argparse.Namespace) -> MCPServers:
@@ -131,6 +138,7 @@ def given(arguments: argparse.Namespace) -> MCPServers:
         approved=arguments.mcp_approved,
         approve=arguments.mcp_approve,
         per_caller=arguments.mcp_per_caller,
+        older=arguments.mcp_older,
     )
 
 

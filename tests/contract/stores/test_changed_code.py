@@ -11,7 +11,9 @@ import pytest
 
 from dragoman import Agent, Part, TaskState, Turn
 from dragoman.server.replay import POSTPONED
+from dragoman.server.worker import Worker
 from dragoman.stores.store import Store
+from dragoman.telemetry.metrics import Metrics, render
 from tests.harness.lives import Lives
 
 C = TaskState.COMPLETED
@@ -122,6 +124,43 @@ async def test_a_corrected_deployment_goes_on(
     found = await lives.task(task)
     assert (found.status.state, done["quote"]) == (C, 1)
     assert found.artifacts[-1].parts[0].text == "a lamp for 40: yes"
+
+
+async def test_a_turn_keeps_the_version_with_which_it_began(store: Store) -> None:
+    async def order(turn: Turn) -> str:
+        first = turn.version
+        await turn.ask_for("?")
+        return f"{first}, {turn.version}"
+
+    lives = Lives(order, store, version="1")
+    task = (await lives.send()).head.id
+    await lives.life()
+    await lives.send("yes", task)
+    lives.agents[lives.agent.key] = agent(order, durable=True, version="2")
+    await lives.life()
+    assert (await lives.task(task)).artifacts[-1].parts[0].text == "1, 1"
+
+
+async def test_metrics_count_steps_and_postponed_turns(store: Store) -> None:
+    class Counting(Lives):
+        def worker(self) -> Worker:
+            made = Worker(self.agents, self.store, self.bell, self.settings, metrics=metrics)
+            self.workers.append(made)
+            return made
+
+    metrics = Metrics()
+    lives = Counting(order, store)
+    task = (await lives.send([Part(data={"item": "a lamp"})])).head.id
+    await lives.life()
+    lives.agents[lives.agent.key] = renamed()
+    await lives.send("yes", task)
+    for _ in range(2):
+        await lives.life()
+        await asyncio.gather(*lives.workers[-1]._returned)
+        await lives.recover()
+    lines = render([metrics.postponed, metrics.steps]).decode().splitlines()
+    assert 'dragoman_turns_postponed_total{agent="test"} 2' in lines
+    assert 'dragoman_steps_total{agent="test",result="step"} 1' in lines
 
 
 async def test_another_reason_is_said_too(store: Store) -> None:

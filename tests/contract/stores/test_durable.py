@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -19,12 +17,9 @@ from dragoman.admin import open_store
 from dragoman.agent import durable
 from dragoman.agent.step_results import StepFailed, StepUncertain
 from dragoman.client import Client
-from dragoman.model import clock
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Private
-from dragoman.model.lineage import LINEAGE
 from dragoman.security.encryption import Encryption, key
-from dragoman.server.maintenance import ATTEMPTS
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Store
@@ -354,56 +349,6 @@ async def test_a_cancel_without_a_worker_ends_after_its_grace(store: Store) -> N
     assert (await lives.head(task)).state is TaskState.CANCELED
 
 
-async def test_the_whole_has_a_deadline(store: Store) -> None:
-    async def handler(turn: Turn) -> None:
-        await turn.sleep(days=1)
-
-    lives = Lives(handler, store, timeout=0.01)
-    task = (await lives.send()).head.id
-    await lives.life()
-    await asyncio.sleep(0.05)
-    await lives.reap()
-    found = await lives.task(task)
-    assert found.status.state is TaskState.FAILED
-    assert "did not finish" in found.status.message.text  # type: ignore[union-attr]
-
-
-async def test_a_stretch_is_no_longer_than_the_whole(store: Store) -> None:
-    async def handler(turn: Turn) -> None:
-        await asyncio.sleep(60)
-
-    lives = Lives(handler, store, timeout=0.05)
-    task = (await lives.send()).head.id
-    async with lives.working():
-        found = await lives.ended(task)
-    assert found.status.state is TaskState.FAILED
-    assert "within 0.05 seconds" in found.status.message.text  # type: ignore[union-attr]
-
-
-async def test_the_deadline_of_the_whole_is_told_to_others(store: Store) -> None:
-    told: list[float] = []
-
-    def tell(turn: Turn) -> None:
-        delegation = turn.connect("http://127.0.0.1:9")._sends.delegation
-        assert delegation is not None
-        told.append(clock.seconds(delegation.metadata()[LINEAGE]["deadline"]) - time.time())
-
-    async def handler(turn: Turn) -> None:
-        tell(turn)
-        await turn.sleep(0.02)
-        tell(turn)
-
-    lives = Lives(handler, store, timeout=86400.0)
-    assert lives.settings.turn_timeout < 7200
-    task = (await lives.send()).head.id
-    await lives.life()
-    await lives.recover()
-    await lives.life()
-    assert (await lives.task(task)).status.state is C
-    assert all(86000 < seconds < 86401 for seconds in told) and len(told) == 3
-    assert abs(told[2] - told[1]) < 60
-
-
 async def test_a_step_that_fails_for_good_fails_again(store: Store) -> None:
     async def broken() -> None:
         lives.done["broken"] += 1
@@ -427,58 +372,6 @@ async def test_a_step_that_fails_for_good_fails_again(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("delays")
-async def test_what_no_step_can_have_is_refused(store: Store) -> None:
-    """The log must stay readable, whatever an author gives."""
-    refused: list[str] = []
-
-    async def fails(turn: Turn, *args: Any, **options: Any) -> None:
-        try:
-            await turn.step(*args, **options)
-        except (TypeError, ValueError, StepFailed) as error:
-            refused.append(str(error))
-
-    def words() -> int:
-        lives.done["words"] += 1
-        return "many"  # type: ignore[return-value]
-
-    async def handler(turn: Turn) -> str:
-        for name in (5, None, b"name", "\ud800"):
-            await fails(turn, name, words)
-        await fails(turn, "a", words, retries=-1)
-        for timeout in (0, -1.0, math.nan):
-            await fails(turn, "a", words, timeout=timeout)
-        for seconds in (math.nan, math.inf):
-            with pytest.raises(ValueError, match="finite"):
-                await turn.sleep(seconds)
-            with pytest.raises(ValueError, match="finite"):
-                await turn.receive(seconds)
-        await fails(turn, "typed", words, retries=3)
-        odd = "\x00\n" + "n" * 5000
-        assert await turn.step(odd, lives.effect, "odd") == "did odd"
-        await turn.sleep(0.02)
-        return "done"
-
-    lives = Lives(handler, store)
-    task = (await lives.send()).head.id
-    await lives.life()
-    first, refused[:] = list(refused), []
-    await lives.recover()
-    await lives.life()
-    assert (await lives.task(task)).status.state is C
-    assert refused == first and len(first) == 9
-    assert "the result is not of the type int: Expected `int`, got `str`" in first[-1]
-    assert lives.done == {"words": 1, "odd": 1}
-
-
-@pytest.mark.parametrize("timeout", [0, -1, math.nan, math.inf])
-def test_a_time_limit_that_is_none_is_refused(timeout: float) -> None:
-    with pytest.raises(ValueError, match="timeout must be"):
-        Agent("Test", description="For tests.").skill(durable=True, timeout=timeout)(_nothing)
-
-
-async def _nothing(turn: Turn) -> None: ...
-
-
 async def test_a_step_with_once_is_never_done_twice(store: Store) -> None:
     async def handler(turn: Turn) -> str:
         try:
@@ -555,6 +448,34 @@ async def test_steps_at_the_same_time(store: Store) -> None:
     await lives.life()
     assert (await lives.head(task)).state is C
     assert lives.done == {"a": 1, "bb": 1, "ccc": 1, "same": 3}
+
+
+@pytest.mark.parametrize("wait", ["ask", "receive", "sleep"])
+async def test_what_has_begun_ends_before_the_handler_is_suspended(store: Store, wait: str) -> None:
+    async def slow() -> None:
+        await asyncio.sleep(0.05)
+        lives.done["slow"] += 1
+
+    async def handler(turn: Turn) -> None:
+        step = asyncio.ensure_future(turn.step("slow", slow))
+        await asyncio.sleep(0)
+        if wait == "ask":
+            await turn.ask_for("?")
+        elif wait == "receive":
+            await turn.receive()
+        else:
+            await turn.sleep(days=1)
+        await step
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    assert "step" in await lives.private(task)
+    await lives.send("x", task)
+    if wait != "sleep":
+        await lives.life()
+        assert (await lives.head(task)).state is C
+    assert lives.done["slow"] == 1
 
 
 async def test_what_is_the_same_on_replay(store: Store) -> None:
@@ -647,75 +568,6 @@ async def test_a_message_whose_turn_was_handed_back_is_read_at_once(store: Store
     assert await store.revoke(claim.head, None, begun=False)
     await lives.life()
     assert texts(await lives.task(task)) == ["hello"]
-
-
-@pytest.mark.usefixtures("delays")
-async def test_a_handler_that_makes_no_progress_fails_in_the_end(store: Store) -> None:
-    async def handler(turn: Turn) -> None:
-        await turn.step("step", lives.effect, "step")
-
-    lives = Lives(handler, store)
-    task = (await lives.send()).head.id
-    for _ in range(ATTEMPTS - 1):
-        await lives.life(die_at=1)
-        await lives.recover()
-    await lives.life(die_at=1)
-    await lives.reap()
-    found = await lives.task(task)
-    assert found.status.state is TaskState.FAILED
-    assert f"{ATTEMPTS} times" in found.status.message.text  # type: ignore[union-attr]
-
-
-@pytest.mark.usefixtures("delays")
-async def test_a_finished_step_gives_new_attempts(store: Store) -> None:
-    async def handler(turn: Turn) -> str:
-        await turn.step("one", lives.effect, "one")
-        return await turn.step("two", lives.effect, "two")
-
-    lives = Lives(handler, store)
-    task = (await lives.send()).head.id
-    # before the first step, and with its entry (the fourth run) before the second one
-    for die_at in (1, 1, 1, 3, 1, 1, 1):
-        await lives.life(die_at)
-        await lives.recover()
-    await lives.life()
-    assert (await lives.task(task)).status.state is C
-    assert lives.done == {"one": 1, "two": 1}
-
-
-async def test_waking_is_no_attempt(store: Store) -> None:
-    attempts: list[int] = []
-
-    async def handler(turn: Turn) -> None:
-        attempts.append(turn.attempt)
-        for _ in range(ATTEMPTS + 1):
-            await turn.sleep(0.02)
-
-    lives = Lives(handler, store)
-    task = (await lives.send()).head.id
-    for _ in range(ATTEMPTS + 1):
-        await lives.life()
-        await lives.recover()
-    await lives.life()
-    assert (await lives.task(task)).status.state is C
-    assert attempts == [1] * (ATTEMPTS + 2)
-
-
-async def test_a_turn_has_only_so_many_steps(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(durable, "MOST", 5)
-
-    async def handler(turn: Turn) -> None:
-        for number in range(6):
-            await turn.step(f"{number}", lives.effect, f"{number}")
-
-    lives = Lives(handler, store)
-    task = (await lives.send()).head.id
-    await lives.life()
-    assert (await lives.task(task)).status.state is TaskState.FAILED
-    assert "more than 5 steps; do several things in one step, or hand" in caplog.text
-    assert sum(lives.done.values()) == 5
 
 
 async def test_private_entries_are_not_shown(store: Store) -> None:

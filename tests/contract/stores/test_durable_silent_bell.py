@@ -42,6 +42,17 @@ async def order(turn: Turn) -> AsyncIterator[Any]:
     yield turn.artifact(f"{answer.text}, {more.text if more else None}, {said}")
 
 
+PAYMENT = {"pay": 5}
+
+
+@agent.skill(durable=True)
+async def pay(turn: Turn) -> str:
+    await turn.ask_for(turn.require_auth("May I?", operation=PAYMENT, expires=1.0))
+    granted = await turn.granted(PAYMENT)
+    await turn.sleep(1.2)  # until the approval has expired
+    return f"{granted}, {await turn.granted(PAYMENT)}"
+
+
 @pytest.fixture(params=BACKENDS)
 async def clients(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -89,3 +100,11 @@ async def test_a_cancel_undoes_the_work(clients: list[Client]) -> None:
     task = await clients[0].task(asked.task.id).cancel()
     assert task.status.state is TaskState.CANCELED
     assert done == {"quote": 1, "undo": 1}
+
+
+async def test_an_approval_stays_one(clients: list[Client]) -> None:
+    """It is used once, and what it allowed is allowed when the handler runs again."""
+    asked = await clients[0].send("pay", skill="pay")
+    assert asked.task is not None and asked.grant is not None
+    result = await clients[-1].task(asked.task.id).approve(asked.grant)
+    assert result.text == "True, False"

@@ -226,6 +226,23 @@ async def test_a_crash_before_the_webhook_is_registered(
         assert "subscribed" not in kinds
 
 
+async def test_an_end_just_before_the_webhook_is_registered(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No notification comes of it: the handler looks once more."""
+    subscribe = RemoteWait.subscribe
+
+    async def late(self: RemoteWait, secret: str) -> str:
+        gate.set()
+        while not (await self._remote.get()).status.state.terminal:
+            await asyncio.sleep(0.01)
+        return await subscribe(self, secret)
+
+    monkeypatch.setattr(RemoteWait, "subscribe", late)
+    async with pair(backend, tmp_path) as (_, client, gate, _), asyncio.timeout(20):
+        assert (await client.send("go")).state is C
+
+
 async def test_the_secret_is_kept_as_a_digest(backend: str, tmp_path: Path) -> None:
     async with pair(backend, tmp_path) as (two, client, gate, other):
         result = await client.send("go", wait=False)

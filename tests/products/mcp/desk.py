@@ -32,7 +32,7 @@ def command(version: str = NEW, script: str = "desk_server.py", **env: str) -> S
 async def over_http(version: str = NEW) -> AsyncIterator[str]:
     """The URL of the server in this process."""
     app = desk_server.server.streamable_http_app()
-    async with serving(app if version == NEW else _older(app, version)) as url:
+    async with serving(app if version == NEW else older(app, version)) as url:
         yield f"{url}/mcp"
 
 
@@ -46,7 +46,7 @@ async def calling(agent: Agent, **options: Any) -> AsyncIterator[Client]:
         yield client
 
 
-def _older(app: Any, version: str) -> Any:
+def older(app: Any, version: str) -> Any:
     """The application as a server that only knows this version."""
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:

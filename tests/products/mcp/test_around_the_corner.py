@@ -1,82 +1,183 @@
-"""An agent, served as an MCP server, that is served as an agent again."""
+"""An agent as tools of MCP, and that MCP server as an agent again: nothing is lost in between."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Annotated, Any
 
 import pytest
+from msgspec import Meta
 
-from dragoman import App, TaskState, TaskStatusUpdateEvent
+from dragoman import Agent, App, Part, TaskState, Turn
 from dragoman.client import Client
-from dragoman.mcp import HTTPServer, agent, mounts
-from tests.harness.server import served
-from tests.products.mcp import served_agents as desk
+from dragoman.mcp import agent, mounts
+from tests.harness.server import serving
+from tests.products.mcp.desk import NEW, OLD, calling, older
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-HELLO = {"message": "Hello"}
-
-
-@pytest.fixture(scope="module")
-async def again() -> AsyncIterator[Client]:
-    """A client of the agent that is made of the MCP server of an agent."""
-    app = App(desk.desk, mounts=mounts(desk.desk), drain_timeout=0.2)
-    async with (
-        served(app) as server,
-        App(agent(HTTPServer(url=f"{server.url}/mcp")), store="memory:") as outer,
-        Client.connect("http://agent.example", app=outer) as client,
-    ):
-        yield client
+SEATS = {
+    "type": "object",
+    "properties": {"seats": {"type": "integer", "minimum": 1}},
+    "required": ["seats"],
+}
+ROOMS = {
+    "type": "object",
+    "properties": {"rooms": {"type": "array", "items": {"type": "object"}}},
+}
 
 
-async def test_skills_and_data(again: Client) -> None:
-    assert {*desk.desk.skills} <= {*again.skills}
-    assert await again.call_skill("book", city="Rome") == {"reference": "FL-Rome", "seats": 1}
+PATIENCE = 0.5
 
 
-async def test_progress(again: Client) -> None:
-    async with again.stream(HELLO, skill="progress") as stream:
-        said = [
-            e.text for e in [*[x async for x in stream]] if isinstance(e, TaskStatusUpdateEvent)
-        ]
-    assert [word for word in said if word in ("searching", "comparing")] == [
-        "searching",
-        "comparing",
-    ]
-    assert stream.text == "Found"
+class Travel:
+    """An agent that reports, asks, and brings data and files."""
+
+    def __init__(self) -> None:
+        self.canceled = asyncio.Event()
+        self.runs = 0
+        self.go_on = asyncio.Event()
+        self.agent = Agent("Travel", description="Books.")
+        self.agent.skill(durable=True)(self.book)
+        self.agent.skill(self.rooms)
+        self.agent.skill(self.price)
+        self.agent.skill(self.wait)
+        self.agent.skill(self.long)
+        self.agent.handler(self.price)
+
+    async def book(
+        self, turn: Turn, day: Annotated[str, Meta(description="Which day")]
+    ) -> AsyncIterator[Any]:
+        """Books seats."""
+        yield turn.working(f"Looking at {day}")
+        said = await turn.ask_for([Part(text="How many seats?"), Part(data=SEATS)])
+        self.runs += 1
+        yield turn.working("Booking")
+        yield turn.artifact({"said": turn_data(said), "day": day}, name="booking")
+        picture = Part(raw=b"\x89PNG", media_type="image/png", filename="a.png")
+        yield turn.artifact([Part(text="ticket"), picture], name="ticket")
+
+    async def rooms(self, turn: Turn) -> Any:
+        """Asks for something nested."""
+        if turn.data is None:
+            return turn.ask([Part(text="Which rooms?"), Part(data=ROOMS)])
+        return turn.artifact(turn.data)
+
+    async def price(self, turn: Turn) -> int:
+        """Fails."""
+        return turn.fail("sold out")  # type: ignore[return-value]
+
+    async def long(self, turn: Turn) -> AsyncIterator[Any]:
+        """Takes longer than an MCP client waits."""
+        yield turn.working("far away")
+        await self.go_on.wait()
+        yield turn.artifact("at last")
+
+    async def wait(self, turn: Turn) -> None:
+        """Waits to be canceled."""
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            self.canceled.set()
 
 
-async def test_questions(again: Client) -> None:
-    asked = await again.send(HELLO, skill="chat")
-    assert asked.task is not None
+def turn_data(message: Any) -> Any:
+    """The data of an answer, or its words."""
+    return next((part.data for part in message.parts if part.text is None), message.text)
+
+
+@pytest.fixture(params=[OLD, NEW])
+async def travel(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Travel, Client]]:
+    inner = Travel()
+    app = App(inner.agent, mounts=mounts(inner.agent, patience=PATIENCE), store="memory:")
+    served = app if request.param == NEW else older(app, request.param)
+    async with serving(served) as url, calling(agent(f"{url}/mcp", name="travel")) as client:
+        yield inner, client
+
+
+async def test_questions_and_progress_survive_both_translations(
+    travel: tuple[Travel, Client],
+) -> None:
+    inner, client = travel
+    said, task = [], ""
+    async with client.stream({"day": "Monday"}, skill="book") as stream:
+        async for event in stream:
+            status = getattr(event, "status", None)
+            if status is not None and status.message is not None:
+                said.append((status.state, status.message.text))
+                task = event.task_id if hasattr(event, "task_id") else event.id
+    assert (TaskState.WORKING, "Looking at Monday") in said
+    state, words = said[-1]
+    assert state is TaskState.INPUT_REQUIRED
+    assert words.startswith("How many seats?")
+    asked = await client.task(task).get()
+    schema = asked.status.message.parts[1].data
+    assert schema["properties"]["seats"]["minimum"] == 1
+    told = await client.task(task).reply({"seats": 2})
+    assert told.state is TaskState.COMPLETED
+    booking, ticket = told.task.artifacts
+    assert booking.name == "booking"
+    assert booking.parts[0].data == {"said": {"seats": 2}, "day": "Monday"}
+    assert ticket.parts[0].text == "ticket"
+    assert (ticket.parts[1].raw, ticket.parts[1].filename) == (b"\x89PNG", "a.png")
+    assert inner.runs == 1
+
+
+async def test_the_schema_of_a_skill_survives(travel: tuple[Travel, Client]) -> None:
+    _, client = travel
+    schema = client.skills["book"].input
+    assert schema is not None
+    assert schema["properties"]["day"]["description"] == "Which day"
+    assert schema["required"] == ["day"]
+
+
+async def test_a_nested_answer_survives(travel: tuple[Travel, Client]) -> None:
+    _, client = travel
+    asked = await client.send({"message": "book"}, skill="rooms")
     assert asked.state is TaskState.INPUT_REQUIRED
-    assert asked.text.startswith("Which date?")
-    assert (await again.task(asked.task.id).reply("On Monday")).text == "Booked On Monday"
-    asked = await again.send({"city": "Rome"}, skill="reserve")
-    assert asked.task is not None
-    assert asked.data["properties"] == {"nights": {"type": "integer"}}
-    made = await again.task(asked.task.id).reply({"nights": 3})
-    assert made.data == {"reference": "HO-Rome", "seats": 3}
+    told = await client.task(asked.task.id).reply({"rooms": [{"beds": 2}]})
+    assert told.parts[0].data == {"rooms": [{"beds": 2}]}
 
 
-async def test_files(again: Client) -> None:
-    result = await again.send(HELLO, skill="files")
-    assert [(part.media_type, part.filename) for part in result.files] == [
-        ("image/png", "seat.png"),
-        ("application/pdf", "ticket.pdf"),
-        ("application/pdf", "terms.pdf"),
-    ]
-    assert result.files[0].raw == desk.PNG
+async def test_a_failure_survives(travel: tuple[Travel, Client]) -> None:
+    _, client = travel
+    failed = await client.send({"message": "how much"}, skill="price")
+    assert (failed.state, failed.text) == (TaskState.FAILED, "The task has failed: sold out")
 
 
-async def test_failure_and_cancel(again: Client) -> None:
-    failed = await again.send(HELLO, skill="fail")
-    assert failed.state is TaskState.FAILED
-    assert "No seats are left" in failed.text
-    desk.began, desk.released = asyncio.Event(), asyncio.Event()
-    begun = await again.send(HELLO, skill="wait", wait=False)
-    assert begun.task is not None
+async def test_a_cancel_survives(travel: tuple[Travel, Client]) -> None:
+    inner, client = travel
+    began = await client.send({"message": "x"}, skill="wait", wait=False)
+    await asyncio.sleep(0.2)
+    await client.task(began.task.id).cancel()
     async with asyncio.timeout(10):
-        await desk.began.wait()
-        await again.task(begun.task.id).cancel()
-        await desk.released.wait()
+        await inner.canceled.wait()
+
+
+async def test_a_call_that_becomes_a_task_is_followed_to_its_end(
+    travel: tuple[Travel, Client],
+) -> None:
+    inner, client = travel
+    assert "get_task" not in client.skills
+    began = await client.send({"message": "x"}, skill="long", wait=False)
+    assert await logged(client, began.task.id, "far away")
+    await asyncio.sleep(2 * PATIENCE)  # the MCP server answers that the task goes on
+    inner.go_on.set()
+    told = await client.task(began.task.id).wait()
+    assert told.artifacts[0].parts[0].text == "at last"
+
+
+async def test_the_cancel_of_a_call_that_became_a_task(travel: tuple[Travel, Client]) -> None:
+    inner, client = travel
+    began = await client.send({"message": "x"}, skill="wait", wait=False)
+    await asyncio.sleep(2 * PATIENCE)
+    await client.task(began.task.id).cancel()
+    async with asyncio.timeout(10):
+        await inner.canceled.wait()
+
+
+async def logged(client: Client, task: str, words: str) -> bool:
+    """Whether a task says these words, in time."""
+    async with asyncio.timeout(10):
+        while words not in str((await client.task(task).get()).status.text):
+            await asyncio.sleep(0.05)
+    return True

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dragoman import App, TaskState, Turn
-from dragoman.client import Client
+from dragoman.client import Client, StaticToken
 from dragoman.orchestrator import Orchestrator, Plan, Step
-from dragoman.security import ApiKey
+from dragoman.security import ApiKey, Token
 from tests.harness.remote_agents import Reference, WithReceipts
 from tests.harness.server import serving
 from tests.products.orchestrator.office import (
@@ -54,6 +54,22 @@ async def test_a_cancel_cancels_what_runs(flight: Worker) -> None:
 
         await eventually(ended)
     assert flight.canceled.is_set()
+
+
+async def test_what_is_given_up_is_canceled_with_our_credentials() -> None:
+    """Those for this agent; without them it would refuse."""
+    flight = Worker("Flight")
+    flight.app = App(flight.agent, auth=Token({"desk": "a-key"}), drain_timeout=0.0, poll=0.02)
+    async with asyncio.timeout(20), serving(flight) as url:
+        travel = Orchestrator(
+            "Desk",
+            agents=[url],
+            plan=steps(Step("out", "flight", input="gate", seconds=0.5)),
+            connections={url: {"auth": StaticToken("a-key")}},
+        )
+        async with office(travel) as client:
+            assert "longer than its 0.5 seconds" in said(await client.send("go"))
+            await flight.canceled.wait()
 
 
 async def test_a_cancel_while_it_asks(flight: Worker) -> None:

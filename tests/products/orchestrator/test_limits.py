@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
-from dragoman import RemoteTask, Turn
+from dragoman import Agent, App, RemoteTask, TaskState, Turn
+from dragoman.client import Client
 from dragoman.orchestrator import Budget
 from dragoman.orchestrator.agent_call import LARGE, MOST_QUESTIONS
 from dragoman.orchestrator.agent_team import ABSENT, AGE, FIRST_PAUSE, LAST_PAUSE
 from dragoman.orchestrator.cancel_remote_tasks import canceler
 from dragoman.orchestrator.model_loop import REFUSED
 from dragoman.orchestrator.plan_execution import Rules
+from dragoman.security import Token
 from dragoman.testing import run_handler
+from tests.harness.server import serving
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = " ".join((ROOT / "docs/orchestrator.md").read_text().split())
@@ -81,3 +84,35 @@ async def test_a_cancel_is_tried_for_a_day(
     assert "not canceled: 2 at http://127.0.0.1:1" in found.text
     assert "task 2 at http://127.0.0.1:1 was not canceled in a day" in caplog.text
     assert "task 1 at" not in caplog.text
+
+
+async def test_a_cancel_that_is_refused_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent has no such task, has ended it, or does not know us."""
+
+    async def sleep(turn: Turn, seconds: float) -> None:
+        raise AssertionError("it is tried again")
+
+    monkeypatch.setattr(Turn, "sleep", sleep)
+    agent = Agent("Done", description="Is done.")
+    agent.handler(lambda turn: "done")
+    closed = App(agent, auth=Token({"ann": "a-key"}))
+    async with (
+        serving(App(agent)) as url,
+        serving(closed) as refusing,
+        Client.connect(url) as client,
+    ):
+        ended = (await client.send("go")).task
+        assert ended is not None
+        found = await run_handler(
+            canceler(lambda address: {}, key="canceler"),
+            {
+                "tasks": [
+                    {"address": url, "id": ended.id},
+                    {"address": url, "id": "unknown"},
+                    {"address": refusing, "id": "closed"},
+                ],
+                "of": "T",
+            },
+            strict=True,
+        )
+    assert found.state is TaskState.COMPLETED and not found.text

@@ -185,6 +185,21 @@ async def test_an_agent_that_is_away_is_waited_for_while_cards_are_fetched(
     await agents.close()
 
 
+async def test_the_last_card_of_an_agent_that_is_away(
+    unhurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts for an hour; then the agent is absent like one that was never there."""
+    monkeypatch.setattr(Settings, "card_age", 0)
+    async with AsyncExitStack() as stack:
+        agents = Team([await stack.enter_async_context(serving(Worker("Flight")))])
+        assert [*await agents.members(Caller())] == ["flight"]
+        await stack.aclose()
+    assert [*await agents.members(Caller())] == ["flight"] and len(agents.absent) == 1
+    monkeypatch.setattr(agent_team, "FORGOTTEN", 0.0)
+    assert [*await agents.members(Caller())] == []
+    await agents.close()
+
+
 def clerk(skill: str) -> App:
     """An agent with this skill."""
     agent = Agent("Clerk", description="Works.")

@@ -127,6 +127,19 @@ async def test_a_second_address_that_the_policy_does_not_list() -> None:
     assert "there is no agent" in office.prompts[1].results[0] or not office.prompts[0].tools
 
 
+async def test_a_policy_for_one_binding() -> None:
+    """The agent is called by that one, although its card prefers another."""
+    flights = Peer("Flights", "FL-1")
+    script = [say(None, send_message("flights", "LIS")), "Done."]
+    async with serving(flights) as flights.url:
+        policy = Policy(origins=(flights.url,), bindings=("HTTP+JSON",))
+        async with desk(script, flights, eligible=policy) as office:
+            await office.send("a flight")
+    assert flights.heard == ["LIS"]
+    posts = {what for what, _ in flights.requests if what.startswith("POST")}
+    assert posts and all(what.startswith("POST /message:") for what in posts)
+
+
 def downgraded(card: dict[str, Any]) -> None:
     first = card["supportedInterfaces"][0]
     card["supportedInterfaces"].insert(0, {**first, "protocolVersion": "0.3"})

@@ -725,3 +725,29 @@ async def test_an_artifact_event_passes_as_it_is() -> None:
     assert found.task is not None
     (artifact,) = found.task.artifacts
     assert (artifact.name, artifact.description, artifact.metadata) == ("a", "b", {"c": 1})
+
+
+def in_a_thread(turn: Turn) -> str:
+    return "x"
+
+
+async def replying(turn: Turn) -> Message:
+    raise NotImplementedError
+
+
+async def waiting(turn: Turn) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "reason"),
+    [
+        (in_a_thread, {}, "must be an `async def`; a blocking function can be called in a step"),
+        (replying, {}, "a durable handler always has a task; leave out reply"),
+        (waiting, {"reply": True}, "a durable handler always has a task; leave out reply"),
+    ],
+)
+def test_what_cannot_be_durable_is_refused(
+    target: Any, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(TypeError, match=reason):
+        agent_of(target, durable=True, **options)

@@ -39,7 +39,7 @@ class ConnectionPool:
         self._connect_timeout = connect_timeout
         self._open: list[Connection] = []
         self._opening = self._ending = 0
-        self._mode = AUTO
+        self._mode = LEGACY if server.older else AUTO
         self._failures = 0
         self._not_before = 0.0
         self._changed = asyncio.Condition()
@@ -139,7 +139,9 @@ class ConnectionPool:
         try:
             await connection.open(self._mode, self._connect_timeout)
         except ServerUnavailable as error:
-            legacy, self._mode = self._mode == LEGACY, AUTO  # it may be a newer server now
+            legacy = self._mode == LEGACY
+            if not self.server.older:
+                self._mode = AUTO  # it may be a newer server now
             if legacy or not error.started:
                 raise
             # some older servers end at the first request of a newer protocol

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict, Unpack
 
 import mcp.types as mcp
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from dragoman import Agent, AgentError, App, JsonSchema, Message, Part, Turn, UserError
 from dragoman.mcp.client.approved_tools import ApprovedTools, write
 from dragoman.mcp.client.connection import Connection, ServerUnavailable
 from dragoman.mcp.client.connection_pool import ConnectionPool
+from dragoman.mcp.client.held_calls import HeldCalls
 from dragoman.mcp.client.mcp_servers import MCPServer, parse_server
 from dragoman.mcp.client.sampling import sample
-from dragoman.mcp.client.tool_call import CallSettings, HeldCalls, ToolCall
+from dragoman.mcp.client.tool_call import CallSettings, ToolCall
 from dragoman.mcp.client.tool_definitions import ToolDefinition, definitions, skill_ids
-from dragoman.mcp.client.tool_questions import NotUnderstood, Question, check, reply
+from dragoman.mcp.client.tool_questions import NotUnderstood, Question, check, data_of, reply
 from dragoman.orchestrator import Model
 
 logger = logging.getLogger("dragoman")
@@ -285,7 +286,7 @@ class _Chosen(Struct, frozen=True):
 
 def _chosen(said: Message, tools: Mapping[str, ToolDefinition]) -> _Chosen:
     """What a message means: the skill that it names, or the only one that there is."""
-    data = next((part.data for part in said.parts if part.data is not UNSET), None)
+    data = data_of(said)
     data = data if isinstance(data, dict) else None
     named = (said.metadata or {}).get("skill")
     if data is not None and set(data) <= {"skill", "arguments"} and data.get("skill") in tools:

@@ -32,6 +32,9 @@ class StdioServer(Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     name: str = ""
     """By default, made of the command."""
+    older: bool = False
+    """Speak protocol 2025-11-25 or an older one, although the server may know a newer one: for
+    servers whose tools ask during a call, as they did before 2026-07-28."""
 
     def environment(self) -> dict[str, str]:
         """All variables that the server gets."""
@@ -49,6 +52,8 @@ class HTTPServer(Struct, frozen=True, kw_only=True):
     """Hosts that may be reached by plain `http`; see `egress_allow`."""
     name: str = ""
     """By default, the host."""
+    older: bool = False
+    """See `StdioServer.older`."""
 
     def check(self) -> None:
         """Raise ValueError if the address must not be used: it has credentials or is ambiguous, or

@@ -17,7 +17,8 @@ from msgspec import UNSET, Struct
 
 from dragoman import A2AError, Message, Part
 from dragoman.client import RemoteSkill
-from dragoman.prompt_safety import clean
+from dragoman.mcp.client.tool_definitions import LONGEST_NOTE, too_deep
+from dragoman.prompt_safety import clean, clean_schema
 from dragoman.security.address_policy import EgressRefused, parse
 from dragoman.security.client_network import loopback
 
@@ -25,6 +26,8 @@ LONGEST = 4000
 """The most characters of a question."""
 LARGEST = 64 << 10
 DECLINE, CANCEL = "decline", "cancel"
+DECLINED = "the user has declined to answer"
+"""What a server of agents as tools says for it."""
 NO = ("no", "n")
 WORDS = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
 _LINE = re.compile(r"\s*[-*]?\s*([^\s:=]+)\s*[:=]\s*(.*?)\s*")
@@ -76,10 +79,10 @@ def question(params: mcp.ElicitRequestParams) -> Question:
     """The question of a tool. Raises ValueError if it must not be passed on."""
     text = clean(params.message, LONGEST).strip() or "The tool asks for more."
     if isinstance(params, mcp.ElicitRequestFormParams):
-        schema = dict(params.requested_schema)
-        if len(json.dumps(schema)) > LARGEST:
+        asked = params.requested_schema
+        if too_deep(asked) or len(json.dumps(asked)) > LARGEST:
             raise ValueError("The question of the tool is too large")
-        return Question(text=text, schema={**schema, "type": "object"})
+        return Question(text=text, schema={**clean_schema(asked, LONGEST_NOTE), "type": "object"})
     try:
         target = parse(params.url)
     except EgressRefused as error:
@@ -92,9 +95,11 @@ def question(params: mcp.ElicitRequestParams) -> Question:
 def reply(asked: Question, message: Message) -> Reply:
     """What the client's answer means. Raises NotUnderstood."""
     words = message.text.strip().strip(".!").lower()
-    data = next((part.data for part in message.parts if part.data is not UNSET), None)
-    if data is None and words in (DECLINE, CANCEL):
-        return Reply(action="decline" if words == DECLINE else "cancel")
+    data = data_of(message)
+    if data is None and words in (DECLINE, DECLINED):
+        return Reply(action="decline")
+    if data is None and words == CANCEL:
+        return Reply(action="cancel")
     if isinstance(data, dict) and set(data) == {"action"} and "action" not in asked.fields:
         if data["action"] in (DECLINE, CANCEL):
             return Reply(action=data["action"])
@@ -107,6 +112,22 @@ def reply(asked: Question, message: Message) -> Reply:
     content = _content(asked.fields, message.text) if data is None else _data(asked.fields, data)
     check(asked.schema, content)
     return Reply(action="accept", content=content)
+
+
+def data_of(message: Message) -> Any:
+    """The first data of a message; None if it has none."""
+    return next((whole(part.data) for part in message.parts if part.data is not UNSET), None)
+
+
+def whole(value: Any) -> Any:
+    """Convert 2.0 to 2, also inside: some clients send every number as a float."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    if isinstance(value, dict):
+        return {name: whole(item) for name, item in value.items()}
+    return value
 
 
 def check(schema: Mapping[str, Any], content: Mapping[str, Any]) -> None:
