@@ -29,7 +29,7 @@ def offer(app: App, base: str) -> None:
         print(f"console: {base}/console/?token={token}", flush=True)
 
     console = Console(open=open, tell=tell if local else None)
-    app.answer_first(console)
+    app.answer_first(console, close=console.close)
     if console.token is not None:
         console.token.print()
 

@@ -179,6 +179,7 @@ class Client:
                     self._sends.log(sent.name, found.id)
                 if wait and not found.status.state.settled:  # agents may return early
                     found = await self.task(found.id).wait()
+                self._sends.seen(found.id, found.status.state)
             elif answer.message is None:
                 raise InvalidAgentResponse(
                     "the response of SendMessage is neither a task nor a message"

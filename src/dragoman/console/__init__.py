@@ -3,7 +3,8 @@
 `dragoman serve` offers it on a terminal of this machine. In code:
 
     app = App(agent, auth=…)
-    app.answer_first(Console(open=True))
+    console = Console(open=True)
+    app.answer_first(console, close=console.close)
 """
 
 from dragoman.console.console import Console

@@ -127,9 +127,9 @@ def same_origin(request: Request) -> bool:
     return request.header(b"sec-fetch-site") in ("", "none", "same-origin")
 
 
-def check_action(request: Request, operator: Operator) -> None:
-    """Raise Forbidden unless this request may change something."""
+def check_action(request: Request, operator: Operator, *, harmless: bool = False) -> None:
+    """Raise Forbidden unless this request may change something; a harmless one changes nothing."""
     if not same_origin(request) or not request.header(ACTION_HEADER):
         raise Forbidden("an action needs the header X-Dragoman-Console, from the same origin")
-    if not operator.acts:
+    if not operator.acts and not harmless:
         raise Forbidden("an action needs the scope operator:act")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from dragoman.console.api import API, audit, visible
-from dragoman.console.http import Request, Response, Route
+from dragoman.console.http import NotFound, Request, Response, Route
 from dragoman.console.session import Operator
 from dragoman.console.shapes import Done, Shape
 
@@ -29,6 +30,28 @@ async def redrive(request: Request, console: Console, operator: Operator) -> Res
     return Response(Done(done=f"{number} webhooks are delivered again"))
 
 
+class Call(Shape, frozen=True, forbid_unknown_fields=True):
+    """A call of the chat."""
+
+    agent: str
+    method: str
+    params: Mapping[str, Any]
+
+
+async def other_requests(request: Request, console: Console, operator: Operator) -> Response:
+    """Show how a call would look in each version and binding."""
+    from dragoman.console.other_requests import requests
+
+    given = await request.decode(Call)
+    known = {each.key: each for each in await console.source.agents(request)}
+    agent = known.get(given.agent)
+    if agent is None or agent.card is None:
+        raise NotFound("there is no such agent")
+    made = await requests(agent.card, agent.url, given.method, given.params)
+    return Response({"requests": made})
+
+
 ROUTES: list[Route] = [
+    Route("POST", f"{API}/requests", other_requests, harmless=True),
     Route("POST", f"{API}/webhooks/redrive", redrive),
 ]

@@ -30,7 +30,7 @@ async def serve(scope: Any, receive: Any, send: Any) -> bool:
         response = await _agent(request, source, key or next(iter(app.agents)))
     if response is None:
         return False
-    await respond(send, response, head=request.method == "HEAD")
+    await respond(request, send, response)
     return True
 
 

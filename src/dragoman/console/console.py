@@ -47,7 +47,7 @@ KINDS = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-_FILE = re.compile(r"(?:vendor/)?[a-z_]+\.(?:css|js|svg|txt)")
+_FILE = re.compile(r"(?:vendor/)?[a-z0-9_]+\.(?:css|js|svg|txt)")
 _CALL = re.compile(r"/console/agents/([^/]+)(/.*)?")
 
 
@@ -88,13 +88,19 @@ class Console:
             self._counted: tuple[float, Any, Any] = (0.0, None, None)
             self.history = History(self.reader)
 
+    async def close(self) -> None:
+        """Close the store that it reads."""
+        if self._bound is not None:
+            self._bound = None
+            await self.reader.close()
+
     async def _serve(self, request: Request, send: Any) -> bool:
         found = await self.access.session(request)
         if found is None:
             response = await self._without_session(request)
             if response is None:
                 return False
-            await respond(send, response, head=request.method == "HEAD")
+            await respond(request, send, response)
             return True
         if not same_origin(request) and request.path != "/console/":
             return False
@@ -105,7 +111,7 @@ class Console:
             response = await self._answer(request, operator)
         except ConsoleError as error:
             response = Response({"message": str(error)}, error.status)
-        await respond(send, response, head=request.method == "HEAD")
+        await respond(request, send, response)
         return True
 
     # -- without a session
@@ -165,7 +171,7 @@ class Console:
                 continue
             if route.method == request.method or (route.method, request.method) == ("GET", "HEAD"):
                 if route.method != "GET":
-                    check_action(request, operator)
+                    check_action(request, operator, harmless=route.harmless)
                 return await route.answer(request, self, operator, **names)
             allowed.append(route.method)
         if allowed:
@@ -240,7 +246,7 @@ class Console:
     @property
     def closing(self) -> bool:
         """Whether the server stops, so that streams must end."""
-        return bool(self._bound.closing.now)
+        return self._bound is None or bool(self._bound.closing.now)
 
     async def pause(self, seconds: float) -> None:
         """Wait between two reads."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
@@ -137,6 +138,8 @@ class Route(Struct, frozen=True):
     method: str
     path: str
     answer: Answer
+    harmless: bool = False
+    """Whether a POST changes nothing."""
 
     def matches(self, path: str) -> dict[str, str] | None:
         """The named parts of a path; None if it is another one."""
@@ -144,8 +147,9 @@ class Route(Struct, frozen=True):
         return found and {name: unquote(text) for name, text in found.groupdict().items()}
 
 
-async def respond(send: Any, response: Response, *, head: bool = False) -> None:
-    """Send a response."""
+async def respond(request: Request, send: Any, response: Response) -> None:
+    """Send a response. A stream ends when its client has gone."""
+    head = request.method == "HEAD"
     body = b""
     headers = {**SAFE, "content-type": response.kind, **response.headers}
     if response.stream is None:
@@ -158,6 +162,25 @@ async def respond(send: Any, response: Response, *, head: bool = False) -> None:
         await send({"type": "http.response.body", "body": b"" if head else body})
         return
     await send({"type": "http.response.body", "body": b"", "more_body": True})
-    async for chunk in response.stream:
+    writing = asyncio.ensure_future(_write(send, response.stream))
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({writing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if writing.done():
+            writing.result()
+    finally:
+        writing.cancel()
+        gone.cancel()
+        await asyncio.gather(writing, gone, return_exceptions=True)
+
+
+async def _write(send: Any, stream: AsyncIterator[bytes]) -> None:
+    async for chunk in stream:
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(request: Request) -> None:
+    """Wait until the client has disconnected."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -245,3 +245,14 @@ class Done(Shape, frozen=True):
     """What an action did."""
 
     done: str
+
+
+class RequestView(Shape, frozen=True):
+    """A request as it would be sent."""
+
+    title: str
+    method: str = ""
+    url: str = ""
+    headers: Mapping[str, str] = {}
+    body: str = ""
+    error: str = ""

@@ -125,7 +125,17 @@ class ServedAgents:
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 
-        await self.app.for_caller(operator.caller)(scope, request.receive, safe)
+        body = await request.body()
+        read = False
+
+        async def receive() -> Any:
+            nonlocal read
+            if read:
+                return await request.receive()
+            read = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self.app.for_caller(operator.caller)(scope, receive, safe)
 
     async def schemes(self, request: Request) -> Sequence[SchemeView]:
         """The ways to log in, from the card of the first agent."""

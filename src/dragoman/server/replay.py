@@ -8,11 +8,10 @@ from msgspec import Struct
 
 from dragoman.agent.durable import FORM
 from dragoman.model.events import Entry, Private, Received
-from dragoman.model.remote_task import BegunTask, RemoteTask
+from dragoman.model.remote_task import SENT, BegunTask, RemoteTask
 from dragoman.model.task_secret import HANDED_OVER, WRITTEN
 from dragoman.model.types import Artifact, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from dragoman.server import delegated
-from dragoman.server.delegated import SENT
+from dragoman.server import delegated_tasks
 from dragoman.server.reader import BATCH, History
 from dragoman.stores.store import Claim, Head, Store
 
@@ -79,7 +78,7 @@ async def resumed(store: Store, claim: Claim, *, durable: bool = True) -> Resume
             postponed = event.name if entry.turn >= began else ""
         elif event.kind == SENT:
             if entry.turn >= began and event.name:
-                begun[event.name] = delegated.begun(event.value)
+                begun[event.name] = delegated_tasks.begun(event.value)
             unnamed |= entry.turn >= began and not event.name  # by an older version
         elif entry.turn >= began and event.kind not in (HANDED_OVER, WRITTEN):
             own.append(entry)
@@ -96,7 +95,7 @@ async def resumed(store: Store, claim: Claim, *, durable: bool = True) -> Resume
         saved=saved,
         gate_saved=gate_saved,
         postponed=postponed,
-        delegated=delegated.delegated(private),
+        delegated=delegated_tasks.delegated(private),
         begun=begun,
         form=0 if unnamed and not begun else FORM,
         incoming=None if head.turn in read else claim.received,

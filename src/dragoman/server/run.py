@@ -23,14 +23,19 @@ from dragoman.agent.durable_sends import DurableSends
 from dragoman.agent.handler import large
 from dragoman.agent.run_protocol import Over
 from dragoman.agent.turn import Turn
-from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, forgotten_count, forgotten_events
+from dragoman.agent.unyielded_events import (
+    FIRST_TURNS,
+    EventNotYielded,
+    forgotten_count,
+    forgotten_events,
+)
 from dragoman.agent.user_error import UserError
 from dragoman.model import clock
 from dragoman.model.conversation import MessagePlace
 from dragoman.model.errors import InvalidAgentResponse, Unavailable
 from dragoman.model.events import Entry, Event, Private, Received, Reply
 from dragoman.model.lineage import origin
-from dragoman.model.remote_task import RemoteTask
+from dragoman.model.remote_task import RemoteTask, SeenTask
 from dragoman.model.task_secret import HANDED_OVER
 from dragoman.model.types import (
     Role,
@@ -39,7 +44,8 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from dragoman.server import context_order, delegated
+from dragoman.server import context_order, delegated_tasks
+from dragoman.server.failed_turns import failed
 from dragoman.server.replay import POSTPONED, SAVED, resumed
 from dragoman.server.run_reads import RunReads
 from dragoman.server.run_writes import WORKING, RunWrites
@@ -113,6 +119,10 @@ class Run(RunWrites, RunReads):
     """A handler that is not durable runs behind its gate."""
     _gate_saved: bytes | None = None
     """What its gate has saved in earlier turns."""
+    _seen: Mapping[str, TaskState] = {}
+    """The states of tasks of other agents, as they are in the log."""
+    _stopped: BaseException | None = None
+    """What ended the handler at its deadline."""
     handed_over = 0.0
     """The time limit of a handover in seconds; 0 if the task was not handed over."""
 
@@ -241,7 +251,13 @@ class Run(RunWrites, RunReads):
     def delegate(self, remote: RemoteTask, name: str = "") -> None:
         """See `Running.delegate`."""
         if not (self.ended or self.lost):
-            self.record(delegated.sent(remote, name))
+            self.record(delegated_tasks.sent(remote, name))
+
+    def see(self, found: SeenTask) -> None:
+        """See `Running.see`. Nobody waits for it."""
+        if not (self.ended or self.lost) and self._seen.get(found.id) is not found.state:
+            self._seen = {**self._seen, found.id: found.state}
+            self._pending.append(delegated_tasks.seen(found))
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:
         """Run a blocking call."""
@@ -360,7 +376,9 @@ class Run(RunWrites, RunReads):
                 elif self.turn._made_count > self.turn._handed_count:
                     self._unyielded()
             except asyncio.CancelledError as error:
-                if not self.reason and not self.lost:
+                if self.reason == "deadline":
+                    self._stopped = error
+                elif not self.reason and not self.lost:
                     self._failed(error)
             except InvalidAgentResponse as error:
                 self._invalid(error)
@@ -478,6 +496,7 @@ class Run(RunWrites, RunReads):
         if self.reason == "cancel":
             event = self.turn._status(TaskState.CANCELED, None, None)
         elif self.reason == "deadline":
+            self._note_failure("deadline", self.words("deadline"), self._stopped)
             event = self.turn._status(TaskState.FAILED, self.words("deadline"), None)
         elif self.paused:
             return
@@ -491,7 +510,7 @@ class Run(RunWrites, RunReads):
             return
         self._flush()
         grace = self.worker.settings.cancel_grace / 2
-        await delegated.cancel(self.agent, self._id, self.turn.delegated, grace)
+        await delegated_tasks.cancel(self.agent, self._id, self.turn.delegated, grace)
 
     @property
     def stopping(self) -> bool:
@@ -559,6 +578,7 @@ class Run(RunWrites, RunReads):
         self._report(error)
         if not self.ended and not self.lost:
             reason = error.message.encode("utf-8", "replace").decode()
+            self._note_failure("invalid", reason, error)
             self._append(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
 
     def _user_error(self, error: UserError) -> None:
@@ -569,6 +589,7 @@ class Run(RunWrites, RunReads):
         logger.info(words, self.handler.name, name, error.shown, exc_info=cause)
         self._report(error)
         if not self.ended and not self.lost:
+            self._note_failure("user_error", f"the handler raised {name}", cause or error)
             self._append(self.turn.fail(error.shown), ours=True)
 
     def _failed(self, error: BaseException) -> None:
@@ -580,8 +601,21 @@ class Run(RunWrites, RunReads):
         logger.error(words, self.handler.name, name, correlation, exc_info=error)
         self._report(error)
         if not self.ended and not self.lost:
+            self._note_failure("error", f"the handler raised {name}", error, correlation)
             words = f"The agent failed ({name}); correlation id {correlation}"
             self._append(self.turn.fail(words), ours=True)
+
+    def _note_failure(
+        self,
+        reason: str,
+        text: str,
+        error: BaseException | None = None,
+        correlation: str = "",
+    ) -> None:
+        """Log for operators how the turn went wrong."""
+        self._pending.append(
+            failed(self.claim.head, reason, text, error=error, correlation=correlation)
+        )
 
     def _unyielded(self) -> None:
         """Warn about events that the handler has made and not handed over."""

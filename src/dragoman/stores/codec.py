@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from dragoman.dialects import v1_0
@@ -88,6 +88,12 @@ def entry(number: int, turn: int, kind: int, body: bytes) -> Entry:
         assert streamed.message is not None
         event = Reply(streamed.message)
     return Entry(number, event, turn, body)
+
+
+def private_value(entry: Entry) -> Raw | bytes:
+    """Return the value of a private entry; empty for other entries."""
+    event = entry.event
+    return event.value if type(event) is Private else b""
 
 
 def private(number: int, turn: int, kind: int, body: bytes) -> Entry:

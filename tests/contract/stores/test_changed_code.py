@@ -126,6 +126,21 @@ async def test_a_corrected_deployment_goes_on(
     assert found.artifacts[-1].parts[0].text == "a lamp for 40: yes"
 
 
+async def test_a_turn_keeps_the_version_with_which_it_began(store: Store) -> None:
+    async def order(turn: Turn) -> str:
+        first = turn.version
+        await turn.ask_for("?")
+        return f"{first}, {turn.version}"
+
+    lives = Lives(order, store, version="1")
+    task = (await lives.send()).head.id
+    await lives.life()
+    await lives.send("yes", task)
+    lives.agents[lives.agent.key] = agent(order, durable=True, version="2")
+    await lives.life()
+    assert (await lives.task(task)).artifacts[-1].parts[0].text == "1, 1"
+
+
 async def test_metrics_count_steps_and_postponed_turns(store: Store) -> None:
     class Counting(Lives):
         def worker(self) -> Worker:

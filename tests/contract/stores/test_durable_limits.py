@@ -18,6 +18,7 @@ from dragoman.model.lineage import LINEAGE
 from dragoman.server.maintenance import ATTEMPTS
 from dragoman.stores.store import Store
 from tests.harness.lives import Lives
+from tests.harness.stores import Make
 
 C = TaskState.COMPLETED
 
@@ -233,3 +234,37 @@ async def test_a_turn_has_only_so_many_steps(
     assert (await lives.task(task)).status.state is TaskState.FAILED
     assert "more than 5 steps; do several things in one step, or hand" in caplog.text
     assert sum(lives.done.values()) == 5
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_what_is_saved_is_durable_at_once(store: Store, durable: bool) -> None:
+    kinds: list[list[str]] = []
+
+    async def handler(turn: Turn) -> None:
+        await turn.save({"number": 1})
+        kinds.append(await lives.private(turn.task.id))
+
+    lives = Lives(handler, store, durable=durable)
+    await lives.send()
+    await lives.life()
+    assert kinds == [["saved"]]
+
+
+async def test_private_entries_count_in_the_size_of_a_task(make: Make) -> None:
+    async def handler(turn: Turn) -> None:
+        for number in range(20):
+            await turn.save("x" * 20_000)
+            saved.append(number)
+
+    saved: list[int] = []
+    try:
+        store = await make(max_task_bytes=100_000)
+    except TypeError:
+        return  # in memory, tasks are limited in number
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    found = await lives.task(task)
+    assert found.status.state is TaskState.FAILED
+    assert "larger than 100000 bytes" in found.status.message.text  # type: ignore[union-attr]
+    assert len(saved) == 4

@@ -53,8 +53,14 @@ def bearer(name: str) -> dict[str, str]:
 class Running:
     """A served application with a console."""
 
-    def __init__(self, app: App, url: str, tokens: list[str]) -> None:
-        self.app, self.url, self.tokens = app, url, tokens
+    def __init__(self, app: App, console: Console, url: str, tokens: list[str]) -> None:
+        self.app, self.console, self.url, self.tokens = app, console, url, tokens
+
+    def fresh(self) -> str:
+        """Let the server print a new address, and return it."""
+        assert self.console.token is not None
+        self.console.token.print()
+        return self.address
 
     @property
     def address(self) -> str:
@@ -65,7 +71,7 @@ class Running:
     async def operator(self) -> AsyncIterator[httpx.AsyncClient]:
         """A client of somebody who has opened the address of the terminal."""
         async with httpx.AsyncClient(base_url=self.url, timeout=20) as http:
-            answer = await http.get(self.address)
+            answer = await http.get(self.fresh())
             assert answer.status_code == 303, answer.text
             yield http
 
@@ -89,11 +95,11 @@ async def consoled(
     tokens: list[str] = []
     console = Console(open=open, tell=tokens.append if terminal else None)
     app.answer_first(AgentPage())
-    app.answer_first(console)
+    app.answer_first(console, close=console.close)
     async with serving(app, port=port) as url:
         if console.token is not None:
             console.token.print()
-        yield Running(app, url, tokens)
+        yield Running(app, console, url, tokens)
 
 
 def stored(path: Path) -> str:

@@ -75,7 +75,7 @@ async def test_the_address_ends_after_ten_minutes(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access, "TOKEN_AGE", -1.0)
-    running.app._first[-1].token.print()  # type: ignore[attr-defined]
+    running.fresh()
     async with httpx.AsyncClient() as http:
         assert (await http.get(running.address)).status_code == 404
     assert session.LIFETIME == 12 * 3600

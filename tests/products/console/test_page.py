@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
 
 from dragoman import App
-from tests.products.console.browser import Watched, browser, needs_browser, watched
+from tests.products.console.browser import Watched, needs_browser, watched
 from tests.products.console.parts import Running, booking, consoled, stored
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
 
 pytestmark = [needs_browser, pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    async with browser() as found:
-        yield found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -34,7 +29,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 @pytest_asyncio.fixture(loop_scope="module")
 async def seen(chromium: Browser, running: Running) -> AsyncIterator[Watched]:
     """A page that has opened the address of the terminal."""
-    running.app._first[-1].token.print()  # type: ignore[attr-defined]
+    running.fresh()
     async with watched(chromium) as found:
         await found.page.goto(running.address)
         yield found
@@ -59,3 +54,103 @@ async def test_one_task_is_followed(seen: Watched, running: Running) -> None:
     await page.goto(f"{running.url}/console/#/task/{task['id']}")
     await page.wait_for_selector(".task-head .state.input-required")
     await page.wait_for_selector('.entry:has-text("Which dates?")')
+
+
+async def test_the_chat_asks_answers_and_survives_a_reload(seen: Watched, running: Running) -> None:
+    page: Any = seen.page
+    await page.goto(f"{running.url}/console/#/chat/booking")
+    await page.fill(".composer textarea", "ask")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector(".task-line .state.input-required")
+    await page.fill(".composer textarea", "Monday")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector(".bubble.artifact:has-text('Booked: Monday')")
+    assert "context=" in page.url
+    await page.reload()
+    await page.wait_for_selector(".bubble.artifact:has-text('Booked: Monday')")
+    assert await page.locator(".bubble.mine").count() == 2
+
+
+async def test_files_go_with_a_message_and_the_wire_shows_it(
+    seen: Watched, running: Running
+) -> None:
+    page: Any = seen.page
+    await page.goto(f"{running.url}/console/#/chat/booking")
+    await page.wait_for_selector(".welcome")
+    file = {"name": "plan.txt", "mimeType": "text/plain", "buffer": b"Rome"}
+    await page.set_input_files(".attach input", file)
+    await page.fill(".composer textarea", "Rome")
+    await page.click(".composer .line button")
+    await page.wait_for_selector(".bubble.mine:has-text('plan.txt')")
+    await page.wait_for_selector(".task-line .state.completed")
+    await page.click(".talk-head >> text=Wire")
+    await page.click(".wire .fold.line:has-text('SendStreamingMessage')")
+    await page.wait_for_selector(".exchange:has-text('A2A-Extensions') , .exchange pre")
+    await page.click("text=The same call in other versions and bindings")
+    await page.wait_for_selector(".exchange h3:has-text('HTTP+JSON 0.3')")
+
+
+async def test_time_travel_shows_the_task_as_it_was(seen: Watched, running: Running) -> None:
+    page: Any = seen.page
+    task = await running.send("Cairo")
+    await page.goto(f"{running.url}/console/#/task/{task['id']}")
+    await page.wait_for_selector(".result:has-text('Booked: Cairo')")
+    await page.click(".entry .place >> nth=1")
+    await page.wait_for_selector(".past:has-text('after entry 2')")
+    await page.wait_for_selector(".task-head .state.working")
+    assert await page.locator(".result:has-text('Booked: Cairo')").count() == 0
+    await page.click(".slider button")
+    await page.wait_for_selector(".result:has-text('Booked: Cairo')")
+
+
+async def test_filters_are_in_the_address(seen: Watched, running: Running) -> None:
+    page: Any = seen.page
+    found = await running.send("fail")
+    await page.wait_for_selector(".counts button:has-text('failed')")
+    await page.click(".counts button:has-text('failed')")
+    await page.wait_for_selector(f'.row[href="#/task/{found["id"]}"]')
+    assert "state=failed" in page.url
+    await page.wait_for_selector(".row .state:not(.failed)", state="detached")
+    await page.reload()
+    await page.wait_for_selector(f'.row[href="#/task/{found["id"]}"]')
+    await page.keyboard.press("/")
+    await page.keyboard.type("no such words anywhere")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector(".empty")
+
+
+async def test_the_page_goes_on_where_it_was_when_the_server_is_back(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    store = stored(tmp_path)
+    async with watched(chromium) as seen:
+        page: Any = seen.page
+        async with consoled(App(booking(), store=store, poll=0.2)) as first:
+            port = int(first.url.rpartition(":")[2])
+            task = await first.send("ask")
+            await page.goto(first.address)
+            await page.goto(f"{first.url}/console/#/task/{task['id']}")
+            await page.wait_for_selector(".entry:has-text('Which dates?')")
+        await page.wait_for_selector(".offline")
+        async with consoled(App(booking(), store=store, poll=0.2), port=port) as second:
+            await page.wait_for_selector(".offline", state="detached")
+            async with second.operator() as http:
+                message = {"messageId": "2", "role": "ROLE_USER", "taskId": task["id"]}
+                body = {"message": {**message, "parts": [{"text": "Monday"}]}}
+                headers = {"a2a-version": "1.0"}
+                answer = await http.post("/message:send", json=body, headers=headers)
+                assert answer.status_code == 200
+            await page.wait_for_selector(".entry:has-text('Booked: Monday')")
+            places = await page.locator(".entry .place").all_inner_texts()
+            assert places == [str(number) for number in range(1, len(places) + 1)]
+
+
+async def test_ten_tabs_work(chromium: Browser, running: Running) -> None:
+    async with watched(chromium) as seen:
+        await seen.page.goto(running.fresh())
+        pages: list[Any] = [await seen.page.context.new_page() for _ in range(10)]
+        for page in pages:
+            await page.goto(f"{running.url}/console/")
+        task = await running.send("Oslo")
+        for page in pages:
+            await page.wait_for_selector(f'.row[href="#/task/{task["id"]}"]')

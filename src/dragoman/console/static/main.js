@@ -2,12 +2,20 @@
 
 import { html, render, useCallback, useEffect, useErrorBoundary, useState } from "./vendor/preact.js";
 import { act, get } from "./api.js";
+import { Agents } from "./agents.js";
+import { Chat } from "./chat.js";
+import { Fleet } from "./fleet.js";
 import { read } from "./route.js";
 import { Tasks } from "./table.js";
 import { Task } from "./task.js";
+import { Webhooks } from "./webhooks.js";
 
 const VIEWS = [
   ["tasks", "Tasks"],
+  ["chat", "Chat"],
+  ["agents", "Agents"],
+  ["webhooks", "Webhooks"],
+  ["fleet", "Fleet"],
 ];
 
 function Console() {
@@ -69,10 +77,18 @@ function Offline({ error }) {
   return html`<p class="offline" role="alert">The server does not answer. The page goes on where it was when it is back.</p>`;
 }
 
-function View({ route, session, onOnline }) {
+function View({ route, session, onOnline, reload }) {
   switch (route.view) {
     case "task":
       return html`<${Task} key=${route.argument} id=${route.argument} session=${session} onOnline=${onOnline} />`;
+    case "chat":
+      return html`<${Chat} route=${route} session=${session} reload=${reload} />`;
+    case "agents":
+      return html`<${Agents} />`;
+    case "webhooks":
+      return html`<${Webhooks} session=${session} />`;
+    case "fleet":
+      return html`<${Fleet} />`;
     default:
       return html`<${Tasks} route=${route} session=${session} onOnline=${onOnline} />`;
   }

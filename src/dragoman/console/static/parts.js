@@ -1,6 +1,6 @@
 // Parts of messages and artifacts: text, data, files and links.
 
-import { html, useState } from "./vendor/preact.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { address } from "./api.js";
 import { plain, size } from "./format.js";
 import { link, Markdown } from "./markdown.js";
@@ -28,6 +28,7 @@ function Text({ part, markdown }) {
   const text = part.text || "";
   const cut = part.cut ? html`<p class="dim">${part.cut} more characters are not shown.</p>` : null;
   const name = part.filename ? html`<p class="dim">${plain(part.filename)}</p>` : null;
+  if (!markdown && !part.mediaType) return html`<p class="text said-text">${plain(text)}</p>${cut}`;
   if (!markdown || PLAIN.test(part.mediaType || "")) {
     return html`${name}<pre class="text">${plain(text)}</pre>${cut}`;
   }
@@ -35,6 +36,7 @@ function Text({ part, markdown }) {
 }
 
 function File({ part }) {
+  if (part.raw !== undefined) return html`<${Sent} part=${part} />`;
   const name = plain(part.filename || "file");
   const url = part.path && address(part.path);
   const image = part.image && url;
@@ -43,6 +45,43 @@ function File({ part }) {
     <span>${name}</span> <span class="dim">${plain(part.mediaType || "")} ${size(part.size || 0)}</span>
     ${url && html` <a href=${url} download=${name} aria-label=${`Save ${name}`}>Save</a>`}
   </p>`;
+}
+
+// -- a file whose content is here
+
+const IMAGES = { "iVBORw0KGgo": "image/png", "/9j/": "image/jpeg", R0lGOD: "image/gif", UklGR: "image/webp" };
+
+function Sent({ part }) {
+  const canvas = useRef(null);
+  const name = plain(part.filename || "file");
+  const type = Object.entries(IMAGES).find(([start]) => part.raw.startsWith(start))?.[1];
+  useEffect(() => {
+    if (!type) return;
+    createImageBitmap(blob(part.raw, type)).then((image) => {
+      const element = canvas.current;
+      if (!element) return;
+      const scale = Math.min(1, 640 / image.width, 480 / image.height);
+      element.width = image.width * scale;
+      element.height = image.height * scale;
+      element.getContext("2d").drawImage(image, 0, 0, element.width, element.height);
+    }, () => {});
+  }, [part.raw]);
+  const save = () => {
+    const url = URL.createObjectURL(blob(part.raw, "application/octet-stream"));
+    const anchor = document.createElement("a");
+    anchor.href = url;
+    anchor.download = name;
+    anchor.click();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  };
+  return html`<p class="file">${type && html`<canvas ref=${canvas} role="img" aria-label=${name}></canvas>`}
+    <span>${name}</span> <span class="dim">${plain(part.mediaType || "")} ${size(part.size || 0)}</span>
+    <button class="link" aria-label=${`Save ${name}`} onClick=${save}>Save</button></p>`;
+}
+
+function blob(raw, type) {
+  const text = atob(raw.replace(/-/g, "+").replace(/_/g, "/"));
+  return new Blob([Uint8Array.from(text, (each) => each.charCodeAt(0))], { type });
 }
 
 // -- JSON as a tree

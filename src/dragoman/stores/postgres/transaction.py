@@ -18,7 +18,7 @@ from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry
 from dragoman.stores.cache import Commit
 from dragoman.stores.claim_order import QueueRanks, Ranks
-from dragoman.stores.codec import RECEIVED, body, digested, encode
+from dragoman.stores.codec import RECEIVED, body, digested, encode, private_value
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.store import Draft, Receipt, Unreadable, Webhook
@@ -254,7 +254,7 @@ class Transaction:
 
     def room(self, row: PostgresHead, fresh: Iterable[Entry] = ()) -> None:
         """Raise LimitExceeded if a task would become too large."""
-        size = row.size + sum(len(entry.wire or b"") for entry in fresh)
+        size = row.size + sum(len(entry.wire or private_value(entry)) for entry in fresh)
         if size > self.max_task_bytes:
             raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
 

@@ -11,7 +11,7 @@ from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry, Received
 from dragoman.stores.cache import Commit
 from dragoman.stores.claim_order import RANKED, QueueRanks, Ranks, fair, owners
-from dragoman.stores.codec import RECEIVED, body, encode
+from dragoman.stores.codec import RECEIVED, body, encode, private_value
 from dragoman.stores.export_format import veiled
 from dragoman.stores.sqlite import context_values
 from dragoman.stores.sqlite.driver import Connection, fetch
@@ -388,7 +388,7 @@ class Transaction:
 
     def room(self, row: SqliteHead, fresh: Iterable[Entry] = ()) -> None:
         """Raise LimitExceeded if a task would become too large."""
-        size = row.size + sum(len(entry.wire or b"") for entry in fresh)
+        size = row.size + sum(len(entry.wire or private_value(entry)) for entry in fresh)
         if size > self.max_task_bytes:
             raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
 
