@@ -3,6 +3,7 @@
 mcp_servers       which server: a command, or a URL
 server_process    a server that runs as a child process
 server_requests   a server that is reached over HTTP
+server_tasks      MCP's extension for tasks, for tools that run only as tasks
 connection        one connection to a server
 connection_pool   the connections to one server: how many, for whom, and when they end
 tool_definitions  what a server says of its tools, made safe for a card

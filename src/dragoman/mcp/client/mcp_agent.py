@@ -157,10 +157,11 @@ class MCPAgent(Agent):
 
     # -- the tools, and the card
 
-    def _connection(self, server: MCPServer, key: str) -> Connection:
+    def _connection(self, server: MCPServer, key: str, tasks: bool) -> Connection:
         return Connection(
             server,
             key=key,
+            tasks=tasks,
             sample=self._settings.sample,
             listed=partial(self._listed, server.name),
             changed=self._list_later,

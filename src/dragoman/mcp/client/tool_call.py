@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -24,11 +25,13 @@ from dragoman import StepUncertain, Turn, UserError
 from dragoman.mcp.client.connection import Connection, Sample, ServerUnavailable
 from dragoman.mcp.client.connection_pool import ConnectionPool
 from dragoman.mcp.client.held_calls import HeldCalls
-from dragoman.mcp.client.running_call import Progress, Result, RunningCall, TimedOut, words
+from dragoman.mcp.client.running_call import Progress, RunningCall, TimedOut, words
 from dragoman.mcp.client.sampling import REFUSED
+from dragoman.mcp.client.server_tasks import GOING_ON, TaskBegun, TaskState, needs_tasks
 from dragoman.mcp.client.tool_definitions import ToolDefinition
 from dragoman.mcp.client.tool_questions import NotUnderstood, Question, Reply, question, reply
 from dragoman.mcp.client.tool_results import continued_task, emit_result
+from dragoman.prompt_safety import clean
 
 logger = logging.getLogger("dragoman")
 
@@ -47,6 +50,8 @@ WAIT = 30.0
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
 """Seconds between two looks at a task that goes on; each pause is twice the last. In between it
 needs no worker."""
+FIRST_LOOK = 0.1
+"""Seconds between the first two looks at a task of the extension."""
 GET_TASK, CANCEL_TASK = "get_task", "cancel_task"
 _RESPONSES: TypeAdapter[dict[str, mcp.InputResponse]] = TypeAdapter(dict[str, mcp.InputResponse])
 
@@ -63,7 +68,9 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     held: bool = False
     """The call waits in its connection."""
     task: str = ""
-    """The task at the server that the call has become, if it goes on: see `continued_task`."""
+    """The task at the server that the call has become, if it goes on."""
+    extension: bool = False
+    """It is one of MCP's extension for tasks, and not of the tools of a server of dragoman."""
     failed: str = ""
     """Why the call has failed; empty if it has not."""
     refused: bool = False
@@ -98,6 +105,8 @@ class ToolCall:
         self._pool, self._settings = pool, settings
         self._key = turn.idempotency_key
         self._answered: list[tuple[Question, Reply]] = []
+        self._keys: set[str] = set()
+        """The keys of the questions that were answered."""
 
     async def run(self) -> None:
         """Call the tool, and ask the client what it asks."""
@@ -111,13 +120,14 @@ class ToolCall:
                     looks += 1
                 replies = {key: await self._ask(each) for key, each in outcome.questions.items()}
                 self._answered += [(outcome.questions[key], replies[key]) for key in replies]
+                self._keys.update(replies)
                 if len(self._answered) > ROUNDS:
                     raise UserError(f"The tool {self._tool.name} asks too much")
                 outcome = await self._stretch(outcome, replies)
         except (asyncio.CancelledError, UserError):
             self._settings.held.drop(self._key)
             if outcome.task:
-                await self._cancel_task(outcome.task)
+                await self._cancel_task(outcome)
             raise
         if outcome.failed:
             await self._turn.emit(self._turn.fail(outcome.failed))
@@ -134,20 +144,21 @@ class ToolCall:
                 parts = replace(asked, text=text).parts()
         raise UserError("The question of the tool was not answered")
 
-    async def _cancel_task(self, task: str) -> None:
+    async def _cancel_task(self, outcome: Outcome) -> None:
         """Have the server cancel the task that the call has become."""
         try:
-            connection = await self._pool.take(self._turn.caller.owner)
-        except ServerUnavailable as error:
-            logger.warning("%s: cannot cancel %s: %s", self._pool.server.name, task, error)
-            return
-        try:
             async with asyncio.timeout(CHECK):
-                await connection.call(CANCEL_TASK, {"task_id": task}, progress=_ignore)
+                connection = await self._pool.take(self._owner, tasks=outcome.extension)
+                try:
+                    await _cancel(connection, outcome)
+                finally:
+                    await self._pool.give_back(connection)
         except (MCPError, ValidationError, ServerUnavailable, TimeoutError) as error:
-            logger.warning("%s: cannot cancel %s: %s", self._pool.server.name, task, error)
-        finally:
-            await self._pool.give_back(connection)
+            logger.warning("%s: cannot cancel %s: %s", self._pool.server.name, outcome.task, error)
+
+    @property
+    def _owner(self) -> str:
+        return self._turn.caller.owner
 
     async def _stretch(
         self, before: Outcome, replies: Mapping[str, Reply] | None = None
@@ -183,15 +194,17 @@ class _Stretch:
         self._arguments, self._key = call._arguments, call._key
         self._pool, self._settings = call._pool, call._settings
         self._answered = call._answered
-        self._before, self._replies = before, replies
+        self._before, self._replies, self._keys = before, replies, call._keys
         self._name, self._repeatable = self._tool.name, self._tool.repeatable
-        if before.task:
+        if before.task and not before.extension:
             wait = min(WAIT, self._settings.timeout / 2)
             self._name, self._repeatable = GET_TASK, True
             self._arguments = {"task_id": before.task, "wait": wait}
 
     async def run(self) -> Outcome:
         before, replies = self._before, self._replies
+        if before.extension:
+            return await self._task()
         if not before.questions or before.refused:
             return await self._called((), {}, None)
         if not before.held:
@@ -223,14 +236,16 @@ class _Stretch:
     ) -> Outcome:
         """Call the tool: from the beginning, with the answers that there are, or with what it needs
         to go on."""
-        repeats = REPEATS if self._repeatable else 0
-        for attempt in range(repeats + 1):
+        ends = 0
+        while True:
             try:
                 return await self._rounds(deque(answered), given, state)
             except _ServerEnded:
-                if attempt == repeats:
+                ends += 1
+                if ends > REPEATS or not self._repeatable:
                     raise
-        raise AssertionError("unreachable")
+            except _NeedsTasks:
+                continue
 
     async def _rounds(
         self, answered: deque[tuple[Question, Reply]], given: dict[str, Any], state: str | None
@@ -248,7 +263,8 @@ class _Stretch:
         self, responses: dict[str, mcp.InputResponse] | None, state: str | None
     ) -> RunningCall:
         try:
-            connection = await self._pool.take(self._turn.caller.owner)
+            tasks = self._tool.name in self._pool.task_tools
+            connection = await self._pool.take(self._turn.caller.owner, tasks=tasks)
         except ServerUnavailable as error:
             raise UserError(str(error)) from error
         call = RunningCall(connection, self._settings.timeout)
@@ -276,6 +292,8 @@ class _Stretch:
         try:
             while True:
                 found = await call.follow(self._report)
+                if isinstance(found, TaskBegun):
+                    return Outcome(task=found.task_id, extension=True)
                 if isinstance(found, mcp.CallToolResult | mcp.InputRequiredResult):
                     return await self._finished(found, call.connection, answered)
                 asked = question(found)
@@ -295,6 +313,9 @@ class _Stretch:
         except MCPError as error:
             if error.error.code == mcp.URL_ELICITATION_REQUIRED:
                 return _sent_to_url(error)
+            if needs_tasks(error) and not call.connection.tasks:
+                self._pool.task_tools.add(self._tool.name)
+                raise _NeedsTasks(words(error)) from error
             raise self._failure(error, call.connection, resumed) from error
         except (ServerUnavailable, ValidationError) as error:
             if isinstance(error, ServerUnavailable):
@@ -310,26 +331,17 @@ class _Stretch:
                 await self._pool.give_back(call.connection)
 
     async def _finished(
-        self, found: Result, connection: Connection, answered: deque[tuple[Question, Reply]]
+        self,
+        found: mcp.CallToolResult | mcp.InputRequiredResult,
+        connection: Connection,
+        answered: deque[tuple[Question, Reply]],
     ) -> Outcome:
         if isinstance(found, mcp.CallToolResult):
             if task := continued_task(found):
                 return Outcome(task=task)
             await emit_result(self._turn, self._tool, found, connection, self._settings.allow)
             return Outcome()
-        questions: dict[str, Question] = {}
-        given: dict[str, Any] = {}
-        for key, each in (found.input_requests or {}).items():
-            if isinstance(each, mcp.ElicitRequest):
-                asked = question(each.params)
-                if answered and answered[0][0] == asked:
-                    given[key] = _plain(answered.popleft()[1].result())
-                else:
-                    questions[key] = asked
-            elif isinstance(each, mcp.CreateMessageRequest):
-                given[key] = _plain(await self._sampled(each.params))
-            else:
-                given[key] = _plain(mcp.ListRootsResult(roots=[]))
+        questions, given = await self._requests(found.input_requests or {}, answered)
         if questions:
             answered.clear()
         elif not given:
@@ -340,6 +352,80 @@ class _Stretch:
             state=found.request_state or "",
             task=self._before.task,
         )
+
+    async def _requests(
+        self, requests: mcp.InputRequests, answered: deque[tuple[Question, Reply]]
+    ) -> tuple[dict[str, Question], dict[str, Any]]:
+        """What the client must answer, and the answers to everything else."""
+        questions: dict[str, Question] = {}
+        given: dict[str, Any] = {}
+        for key, each in requests.items():
+            if isinstance(each, mcp.ElicitRequest):
+                asked = question(each.params)
+                if answered and answered[0][0] == asked:
+                    given[key] = _plain(answered.popleft()[1].result())
+                else:
+                    questions[key] = asked
+            elif isinstance(each, mcp.CreateMessageRequest):
+                given[key] = _plain(await self._sampled(each.params))
+            else:
+                given[key] = _plain(mcp.ListRootsResult(roots=[]))
+        return questions, given
+
+    async def _task(self) -> Outcome:
+        """Follow the task of the server for a while."""
+        for attempt in range(REPEATS + 1):
+            try:
+                connection = await self._pool.take(self._turn.caller.owner, tasks=True)
+            except ServerUnavailable as error:
+                raise UserError(str(error)) from error
+            try:
+                return await self._followed_task(connection)
+            except MCPError as error:
+                if attempt == REPEATS or not connection.lost(error):
+                    raise UserError(words(error) or "The tool failed") from error
+            except (ValidationError, ServerUnavailable) as error:
+                raise UserError(f"The task of the tool {self._tool.name} is lost") from error
+            except ValueError as error:  # a question that must not be passed on
+                raise UserError(str(error)) from error
+            finally:
+                await self._pool.give_back(connection)
+        raise AssertionError("unreachable")
+
+    async def _followed_task(self, connection: Connection) -> Outcome:
+        id = self._before.task
+        answers = {key: _plain(each.result()) for key, each in self._replies.items()}
+        responses = _RESPONSES.validate_python({**self._before.given, **answers}, by_name=False)
+        if responses:
+            await connection.update_task(id, responses)
+        until, pause, said = time.monotonic() + WAIT, FIRST_LOOK, ""
+        while True:
+            task = await connection.task(id)
+            if task.status_message and task.status_message != said:
+                said = task.status_message
+                text = Progress(0, message=said).text
+                await self._turn.emit(self._turn.working(text))
+            if task.status not in GOING_ON:
+                return await self._ended_task(task, connection)
+            asked = {k: v for k, v in (task.input_requests or {}).items() if k not in self._keys}
+            if asked:
+                questions, given = await self._requests(asked, deque())
+                self._keys.update(given)
+                if questions:
+                    return Outcome(questions=questions, given=given, task=id, extension=True)
+                await connection.update_task(id, _RESPONSES.validate_python(given, by_name=False))
+            if time.monotonic() > until:
+                return Outcome(task=id, extension=True)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, max((task.poll_interval_ms or 1000) / 1000, FIRST_LOOK), WAIT)
+
+    async def _ended_task(self, task: TaskState, connection: Connection) -> Outcome:
+        if task.status == "completed":
+            result = mcp.CallToolResult.model_validate(task.result or {}, by_name=False)
+            await emit_result(self._turn, self._tool, result, connection, self._settings.allow)
+            return Outcome()
+        why = task.error.message if task.error is not None else task.status_message
+        raise UserError(clean(why or f"The task of the tool is {task.status}", 2000))
 
     async def _sampled(self, params: mcp.CreateMessageRequestParams) -> mcp.CreateMessageResult:
         if self._settings.sample is None:
@@ -375,6 +461,10 @@ class _ServerEnded(UserError):
     """The server has ended during a call."""
 
 
+class _NeedsTasks(UserError):
+    """The server runs this tool only as a task of its own."""
+
+
 class _StateRefused(UserError):
     """The server does not take the state that it gave."""
 
@@ -389,6 +479,13 @@ def _sent_to_url(error: MCPError) -> Outcome:
     data = mcp.ElicitationRequiredErrorData.model_validate(error.error.data)
     questions = {str(number): question(each) for number, each in enumerate(data.elicitations)}
     return Outcome(questions=questions, refused=True)
+
+
+async def _cancel(connection: Connection, outcome: Outcome) -> None:
+    if outcome.extension:
+        await connection.cancel_task(outcome.task)
+    else:
+        await connection.call(CANCEL_TASK, {"task_id": outcome.task}, progress=_ignore)
 
 
 async def _ignore(progress: float, total: float | None, message: str | None) -> None:
