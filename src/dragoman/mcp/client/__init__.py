@@ -12,6 +12,7 @@ tool_questions    what a tool asks, as questions to the client, and the answers
 sampling          what a tool asks of a model
 held_calls        calls that wait for an answer in their connections
 running_call      a call of a tool while it runs
+call_step         what one step of a call does
 tool_call         a call of a tool as a durable turn
 mcp_agent         the agent
 """
