@@ -51,7 +51,11 @@ async def other_requests(request: Request, console: Console, operator: Operator)
     return Response({"requests": made})
 
 
-ROUTES: list[Route] = [
+ANY: list[Route] = [
     Route("POST", f"{API}/requests", other_requests, harmless=True),
+]
+"""The routes that need no store."""
+ROUTES: list[Route] = [
+    *ANY,
     Route("POST", f"{API}/webhooks/redrive", redrive),
 ]

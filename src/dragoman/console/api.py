@@ -297,8 +297,13 @@ async def fleet(request: Request, console: Console, operator: Operator) -> Respo
 
 API = "/console/api"
 ONE = f"{API}/tasks/{{id}}"
-ROUTES: list[Route] = [
+ANY: list[Route] = [
     Route("GET", f"{API}/session", session),
+    Route("GET", f"{API}/agents", agents),
+]
+"""The routes that need no store."""
+ROUTES: list[Route] = [
+    *ANY,
     Route("GET", f"{API}/tasks", tasks),
     Route("GET", f"{API}/tasks/events", watch_tasks),
     Route("GET", ONE, task),
@@ -310,7 +315,6 @@ ROUTES: list[Route] = [
     Route("GET", f"{ONE}/at/{{number}}/{{place}}/{{index}}", task_file),
     Route("GET", f"{ONE}/at/{{number}}/{{place}}/{{outer}}/{{index}}", task_file),
     Route("GET", f"{API}/webhooks", webhooks),
-    Route("GET", f"{API}/agents", agents),
     Route("GET", f"{API}/fleet", fleet),
 ]
 """The first route that matches answers."""

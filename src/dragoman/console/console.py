@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from dragoman import Caller, Task, __version__
-from dragoman.admin import Choice, Counts
-from dragoman.console import actions, api, pages
+from dragoman.admin import Choice, Counts, StoreAdmin
+from dragoman.console import actions, api, inspector, pages
 from dragoman.console.access import (
     KEY,
     Access,
@@ -32,11 +32,13 @@ from dragoman.console.http import (
     NotFound,
     Request,
     Response,
+    Route,
     respond,
 )
+from dragoman.console.remote_agent import RemoteAgent
 from dragoman.console.session import Operator, end_cookie, set_cookie, start
 from dragoman.console.shapes import ProcessView, RemoteView, SessionView
-from dragoman.console.source import ServedAgents
+from dragoman.console.source import ServedAgents, Source
 from dragoman.console.store_reader import StoreReader
 
 STATIC = Path(__file__).with_name("static")
@@ -64,13 +66,16 @@ class Console:
         *,
         open: bool = False,
         tell: Callable[[str], None] | None = None,
+        source: Source | None = None,
+        store: Callable[[], StoreAdmin] | None = None,
     ) -> None:
         self.token = OneTimeToken(tell) if tell is not None else None
         self.access = Access(open=open, token=self.token)
+        self._source, self._store = source, store
         self._bound: Any = None
+        self.source: Source
         self.reader: StoreReader
         self.history: History
-        self.source: ServedAgents
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> bool:
         """Answer a request, or leave it to the agents."""
@@ -83,8 +88,8 @@ class Console:
     def _bind(self, app: Any) -> None:
         if self._bound is not app:
             self._bound = app
-            self.source = ServedAgents(app)
-            self.reader = StoreReader(lambda: app.admin(write=True))
+            self.source = self._source or ServedAgents(app)
+            self.reader = StoreReader(self._store or (lambda: app.admin(write=True)))
             self._counted: tuple[float, Any, Any] = (0.0, None, None)
             self.history = History(self.reader)
 
@@ -93,6 +98,7 @@ class Console:
         if self._bound is not None:
             self._bound = None
             await self.reader.close()
+            await self.source.close()
 
     async def _serve(self, request: Request, send: Any) -> bool:
         found = await self.access.session(request)
@@ -165,7 +171,7 @@ class Console:
         if path == "/console/api/caller" and request.method == "POST":
             return await self._become(request, operator)
         allowed = []
-        for route in (*api.ROUTES, *actions.ROUTES):
+        for route in self._routes():
             names = route.matches(path)
             if names is None:
                 continue
@@ -178,12 +184,20 @@ class Console:
             raise ConsoleError(f"this needs {' or '.join(allowed)}", 405)
         raise NotFound("the console has nothing at this path")
 
+    def _routes(self) -> Sequence[Route]:
+        if isinstance(self.source, RemoteAgent):
+            return (*api.ANY, *actions.ANY, *inspector.ROUTES)
+        return (*api.ROUTES, *actions.ROUTES)
+
     async def _become(self, request: Request, operator: Operator) -> Response:
         """Log in as the caller that the chat has."""
         if not same_origin(request) or not request.header(ACTION_HEADER):
             raise Forbidden("this needs the header X-Dragoman-Console, from the same origin")
         given = await request.decode(dict[str, str])
         schemes = await self.source.schemes(request)
+        if isinstance(self.source, RemoteAgent):
+            await self.source.log_in(given, schemes)
+            return Response({})
         headers = pages.headers_for(schemes, given)
         if not headers:
             raise ConsoleError("the credentials are not complete")
@@ -199,8 +213,6 @@ class Console:
     async def _call(
         self, request: Request, operator: Operator, key: str, rest: str, send: Any
     ) -> bool:
-        if key not in self.source.app.agents:
-            raise NotFound("there is no such agent")
         if not request.header(ACTION_HEADER):
             raise Forbidden("this needs the header X-Dragoman-Console")
         if self.source.needs_caller(operator):

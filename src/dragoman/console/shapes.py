@@ -256,3 +256,25 @@ class RequestView(Shape, frozen=True):
     headers: Mapping[str, str] = {}
     body: str = ""
     error: str = ""
+
+
+class ExchangeView(Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """A request of the inspector and its answer, which grows while it arrives."""
+
+    number: int
+    at: float
+    method: str
+    url: str
+    sent: Mapping[str, str]
+    body: str = ""
+    status: int = 0
+    received: Mapping[str, str] = {}
+    answer: str = ""
+    error: str = ""
+
+
+class PromptView(Shape, frozen=True):
+    """Where a person must log in at an authorization server."""
+
+    url: str = ""
+    code: str = ""
