@@ -30,7 +30,7 @@ def card(port: int) -> AgentCard:
 
 def tasks(store: str) -> InMemoryTaskStore | DatabaseTaskStore:
     """The store at a URL, as the SDK sets it up by default."""
-    if store == "memory:":
+    if store.startswith("memory:"):
         return InMemoryTaskStore()
     store = store.replace("sqlite:", "sqlite+aiosqlite:")
     store = store.replace("postgresql:", "postgresql+asyncpg:")

@@ -8,9 +8,10 @@ The flow of a request, and where to read on:
 
 The folders: `model/` has values and pure functions, `agent/` what authors write, `server/` the
 runtime, `stores/` and `bells/` the backends, `bindings/` and `dialects/` the protocol, `webhooks/`,
-`security/`, `telemetry/`, `client/`; `bridges/`, `registry/`, `orchestrator/`, `cli/`, `testing/`,
-`conformance/` and `demo/` stand beside them. `Agent` and `Turn` are what an author writes with,
-`serve` starts the server from code, `App` serves agents under any ASGI server.
+`security/`, `telemetry/`, `client/`, `admin/`; `bridges/`, `mcp/`, `registry/`, `orchestrator/`,
+`console/`, `cli/`, `testing/`, `conformance/` and `demo/` stand beside them. `Agent` and `Turn` are
+what an author writes with, `serve` starts the server from code, `App` serves agents under any ASGI
+server.
 """
 
 from dragoman._handover import resume

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import App
 from dragoman.cli.card_check import text
-from dragoman.conformance.shape import Finding
+from dragoman.conformance.card_shape import Finding
 from tests.cli.test_agent_commands import agent, run
 from tests.client.protected_agent import guarded, has, key
 from tests.client.transports import free_port

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dragoman.client.discovery import decode
 from dragoman.conformance.card import check
-from dragoman.conformance.shape import Finding
+from dragoman.conformance.card_shape import Finding
 from dragoman.dialects.v0_3.card import merged
 from dragoman.model import types
 from dragoman.model.errors import A2AError

@@ -15,7 +15,7 @@ from dragoman.agent.durable import CodeChanged
 from dragoman.agent.parameters import DATA, MESSAGE, TURN, Parameters, type_hints
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Turn
-from dragoman.agent.unyielded import FIRST_TURNS
+from dragoman.agent.unyielded_events import FIRST_TURNS
 from dragoman.agent.user_error import UserError
 from dragoman.model.errors import InvalidParams
 from dragoman.model.types import Artifact, Message, Part, TaskArtifactUpdateEvent

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.durable import Journal
 from dragoman.agent.step_scope import StepScope
-from dragoman.agent.unyielded import MOST, Made, hand_over, note
+from dragoman.agent.unyielded_events import MOST, Made, hand_over, note
 from dragoman.model import approvals, clock, to_parts
 from dragoman.model.errors import InvalidAgentResponse
 from dragoman.model.events import Event, Received, Reply

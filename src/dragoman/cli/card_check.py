@@ -19,7 +19,7 @@ from dragoman.cli.terminal_format import count, json_text, plain
 
 if TYPE_CHECKING:
     from dragoman.client.discovery import Document
-    from dragoman.conformance.shape import Finding
+    from dragoman.conformance.card_shape import Finding
 
 STYLES = {"error": RED, "warning": YELLOW, "note": DIM}
 WIDE = 40

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman.client.discovery import SPOKEN
+from dragoman.conformance.card_shape import GIVE, KINDS, Finding, Level, at, fit, quote, read
 from dragoman.conformance.interface_url import reach, site, split
-from dragoman.conformance.shape import GIVE, KINDS, Finding, Level, at, fit, quote, read
 from dragoman.dialects import v1_0
 from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.model.errors import A2AError

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from dragoman.client.transport import origin
-from dragoman.conformance.shape import Finding, Level
+from dragoman.conformance.card_shape import Finding, Level
 from dragoman.security.client_network import loopback
 
 LOCAL = (".local", ".internal", ".localdomain", ".home.arpa", ".lan")

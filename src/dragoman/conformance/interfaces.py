@@ -16,7 +16,7 @@ from dragoman.client.address_rules import NotAllowed
 from dragoman.client.binding import BINDINGS, Order, minor
 from dragoman.client.discovery import Document, interfaces, read
 from dragoman.client.transport import Transport, Unreachable
-from dragoman.conformance.shape import Finding
+from dragoman.conformance.card_shape import Finding
 from dragoman.dialects import v1_0
 from dragoman.model import clock
 from dragoman.model.errors import (

@@ -176,7 +176,7 @@ class Registry:
         return await self._call("POST", "/registry/catalogs", Imported, ForeignCatalog(url))
 
     async def entries(self, state: State | None = None, after: str = "") -> list[Entry]:
-        """A page of entries by their URN, whatever their state."""
+        """A page of entries in any state, by their URN."""
         found = await self._call(
             "GET",
             f"/registry/entries?state={state or ''}&after={quote(after, safe='')}",

@@ -15,7 +15,7 @@ from dragoman.agent.agent import Agent
 from dragoman.bells.bell import Bell
 from dragoman.model.errors import Unavailable
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
-from dragoman.server.delegated import log_remaining
+from dragoman.server.delegated_tasks import log_remaining
 from dragoman.server.settings import Settings
 from dragoman.stores.store import GIVEN_UP, Head, Store
 from dragoman.telemetry.logs import logger

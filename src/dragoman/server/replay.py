@@ -12,7 +12,7 @@ from dragoman.model.remote_task import BegunTask, RemoteTask
 from dragoman.model.task_secret import HANDED_OVER, WRITTEN
 from dragoman.model.types import Artifact, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.server import delegated
-from dragoman.server.delegated import SENT
+from dragoman.server.delegated_tasks import SENT
 from dragoman.server.reader import BATCH, History
 from dragoman.stores.store import Claim, Head, Store
 

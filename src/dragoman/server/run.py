@@ -23,7 +23,12 @@ from dragoman.agent.durable_sends import DurableSends
 from dragoman.agent.handler import large
 from dragoman.agent.run_protocol import Over
 from dragoman.agent.turn import Turn
-from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, forgotten_count, forgotten_events
+from dragoman.agent.unyielded_events import (
+    FIRST_TURNS,
+    EventNotYielded,
+    forgotten_count,
+    forgotten_events,
+)
 from dragoman.agent.user_error import UserError
 from dragoman.model import clock
 from dragoman.model.conversation import MessagePlace

@@ -53,7 +53,7 @@ from dragoman.security.egress import Egress
 from dragoman.security.file_rules import Files, Scan
 from dragoman.security.limits import Quota
 from dragoman.server import receipts
-from dragoman.server.delegated import delegated_by, log_remaining
+from dragoman.server.delegated_tasks import delegated_by, log_remaining
 from dragoman.server.paging import (
     decode_cursor,
     encode_cursor,

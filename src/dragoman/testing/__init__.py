@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from dragoman.agent.agent import Agent
-from dragoman.agent.unyielded import EventNotYielded
+from dragoman.agent.unyielded_events import EventNotYielded
 from dragoman.client import Client, Transport
 from dragoman.client.transport import ASGITransport
 from dragoman.server.app import App

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.agent.turn import Turn
-from dragoman.agent.unyielded import EventNotYielded
+from dragoman.agent.unyielded_events import EventNotYielded
 from dragoman.agent.user_error import UserError
 from dragoman.bells.memory import MemoryBell
 from dragoman.model import clock, to_parts

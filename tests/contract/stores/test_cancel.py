@@ -278,6 +278,6 @@ async def test_without_a_worker_what_was_delegated_is_logged(
 
 async def turn_delegated(harness: WorkerHarness, task: str) -> tuple[RemoteTask, ...]:
     """What the log of a task says."""
-    from dragoman.server.delegated import delegated_by
+    from dragoman.server.delegated_tasks import delegated_by
 
     return await delegated_by(harness.store, await harness.head(task))

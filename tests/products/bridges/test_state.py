@@ -52,8 +52,11 @@ def test_a_file_that_is_gone_leaves_the_state_readable() -> None:
     assert not Files([message(Part(raw=PHOTO))]).missing(packed)
 
 
-def test_the_oldest_items_are_dropped_at_the_beginning_of_a_turn() -> None:
-    items = [f"{'user' if n % 3 == 0 else 'tool'} {n} {os.urandom(2000).hex()}" for n in range(300)]
+@pytest.mark.parametrize("count", [300, 301, 302])
+def test_the_oldest_items_are_dropped_at_the_beginning_of_a_turn(count: int) -> None:
+    items = [
+        f"{'user' if n % 3 == 0 else 'tool'} {n} {os.urandom(2000).hex()}" for n in range(count)
+    ]
 
     def encode(some: list[str]) -> bytes:
         return json.dumps(some).encode()

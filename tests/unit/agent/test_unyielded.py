@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, Turn
-from dragoman.agent.unyielded import FIRST_TURNS
+from dragoman.agent.unyielded_events import FIRST_TURNS
 from dragoman.testing import EventNotYielded, local_client, run_handler
 from tests.harness.workers import WorkerHarness
 

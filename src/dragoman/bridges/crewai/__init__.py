@@ -230,7 +230,10 @@ def _answers(agent: Kind) -> Callable[[Any], bool]:
 
 
 def _decoded(data: bytes) -> State:
-    return msgspec.json.decode(data, type=State)
+    state = msgspec.json.decode(data, type=State)
+    if not all({"role", "content"} <= set(message) for message in state.messages):
+        raise ValueError("a message has no role or no content")
+    return state
 
 
 def _encoded(messages: list[dict[str, str]]) -> bytes:
