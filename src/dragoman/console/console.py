@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman import Caller, Task, __version__
+from dragoman import Caller, __version__
 from dragoman.admin import Choice, Counts, StoreAdmin
 from dragoman.console import actions, api, inspector, pages
 from dragoman.console.access import (
@@ -37,7 +37,7 @@ from dragoman.console.http import (
 )
 from dragoman.console.remote_agent import RemoteAgent
 from dragoman.console.session import Operator, end_cookie, set_cookie, start
-from dragoman.console.shapes import ProcessView, RemoteView, SessionView
+from dragoman.console.shapes import ProcessView, SessionView
 from dragoman.console.source import ServedAgents, Source
 from dragoman.console.store_reader import StoreReader
 
@@ -146,7 +146,7 @@ class Console:
 
     async def _begin(self, request: Request, operator: Operator) -> Response:
         """Start a session, and lead to an address without secrets."""
-        api.audit("console_login", operator)
+        self.audit(operator, "login")
         session = start(operator, origin_of(request))
         key = await request.scope["dragoman.app"].secret(KEY)
         headers = {"location": "/console/", "set-cookie": set_cookie(session, key)}
@@ -205,7 +205,7 @@ class Console:
         if caller is None:
             raise ConsoleError("the server does not accept these credentials", 401)
         changed = msgspec.structs.replace(operator, caller=caller)
-        api.audit("console_caller", changed)
+        self.audit(changed, "caller")
         session = start(changed, origin_of(request))
         key = await request.scope["dragoman.app"].secret(KEY)
         return Response({}, headers={"set-cookie": set_cookie(session, key)})
@@ -227,6 +227,7 @@ class Console:
         return SessionView(
             name=operator.name,
             acts=operator.acts,
+            actions=self.source.kind == "app",
             everywhere=operator.everywhere,
             version=__version__,
             source=self.source.kind,
@@ -238,6 +239,17 @@ class Console:
             agents=self.source.names(),
             schemes=await self.source.schemes(request),
         )
+
+    async def redrive(self, operator: Operator, task: str, webhook: str) -> int:
+        """Deliver the parked webhooks of a task again, or one of them. Returns how many."""
+        if self.source.kind == "app":
+            try:
+                number: int = await self._bound.redrive(operator.acting, task, webhook)
+            except PermissionError:
+                raise Forbidden("the operator may not act on this task") from None
+            return number
+        self.audit(operator, "redrive", task=task, webhook=webhook)
+        return await self.reader.redrive(task, webhook)
 
     async def counts(self, choice: Choice) -> Counts:
         """How many tasks are in each state. In a large store this is counted at times only."""
@@ -264,28 +276,11 @@ class Console:
         """Wait between two reads."""
         await asyncio.sleep(seconds)
 
-    async def why(self, row: Any, task: Task) -> str:
-        """One sentence: why the task is where it is."""
-        return ""
-
-    def asks(self, row: Any, task: Task) -> str:
-        """Whether the task waits for a person: `answer`, `approval` or nothing."""
-        if row.state.name != "INPUT_REQUIRED":
-            return ""
-        return "approval" if self.operation(task) is not None else "answer"
-
-    def operation(self, task: Task) -> Any:
-        """What the task asks an approval for."""
-        grant = (task.metadata or {}).get("urn:dragoman:grant:v1")
-        return grant.get("operation") if isinstance(grant, dict) and not grant.get("used") else None
-
-    def above(self, task: Task) -> Sequence[RemoteView]:
-        """The tasks that led to this one."""
-        return ()
-
-    async def below(self, id: str) -> Sequence[RemoteView]:
-        """The tasks of other agents that this one began."""
-        return ()
+    def audit(self, operator: Operator, event: str, row: Any = None, **about: str) -> None:
+        """Write what an operator does to the audit log, whatever the settings say."""
+        if row is not None:
+            about |= {"agent": row.agent, "task": row.id, "owner": row.identity}
+        self._bound.audit(operator.acting, event, **about)
 
     async def processes(self) -> Sequence[ProcessView]:
         """The processes of the fleet."""
