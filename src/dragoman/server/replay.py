@@ -11,7 +11,7 @@ from dragoman.model.events import Entry, Private, Received
 from dragoman.model.remote_task import BegunTask, RemoteTask
 from dragoman.model.task_secret import HANDED_OVER, WRITTEN
 from dragoman.model.types import Artifact, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from dragoman.server import delegated
+from dragoman.server import delegated_tasks
 from dragoman.server.delegated_tasks import SENT
 from dragoman.server.reader import BATCH, History
 from dragoman.stores.store import Claim, Head, Store
@@ -72,7 +72,7 @@ async def resumed(store: Store, claim: Claim, *, durable: bool = True) -> Resume
             postponed = event.name if entry.turn >= began else ""
         elif event.kind == SENT:
             if entry.turn >= began and event.name:
-                begun[event.name] = delegated.begun(event.value)
+                begun[event.name] = delegated_tasks.begun(event.value)
             unnamed |= entry.turn >= began and not event.name  # by an older version
         elif entry.turn >= began and event.kind not in (HANDED_OVER, WRITTEN):
             own.append(entry)
@@ -88,7 +88,7 @@ async def resumed(store: Store, claim: Claim, *, durable: bool = True) -> Resume
         task=record.task if record else None,
         saved=saved,
         postponed=postponed,
-        delegated=delegated.delegated(private),
+        delegated=delegated_tasks.delegated(private),
         begun=begun,
         form=0 if unnamed and not begun else FORM,
         incoming=None if head.turn in read else claim.received,

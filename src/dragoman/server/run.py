@@ -44,7 +44,7 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from dragoman.server import context_order, delegated
+from dragoman.server import context_order, delegated_tasks
 from dragoman.server.replay import POSTPONED, SAVED, resumed
 from dragoman.server.run_reads import RunReads
 from dragoman.server.run_writes import WORKING, RunWrites
@@ -242,7 +242,7 @@ class Run(RunWrites, RunReads):
     def delegate(self, remote: RemoteTask, name: str = "") -> None:
         """See `Running.delegate`."""
         if not (self.ended or self.lost):
-            self.record(delegated.sent(remote, name))
+            self.record(delegated_tasks.sent(remote, name))
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:
         """Run a blocking call."""
@@ -461,7 +461,7 @@ class Run(RunWrites, RunReads):
             return
         self._flush()
         grace = self.worker.settings.cancel_grace / 2
-        await delegated.cancel(self.agent, self._id, self.turn.delegated, grace)
+        await delegated_tasks.cancel(self.agent, self._id, self.turn.delegated, grace)
 
     @property
     def stopping(self) -> bool:

@@ -26,17 +26,22 @@ ROOMS = {
 }
 
 
+PATIENCE = 0.5
+
+
 class Travel:
     """An agent that reports, asks, and brings data and files."""
 
     def __init__(self) -> None:
         self.canceled = asyncio.Event()
         self.runs = 0
+        self.go_on = asyncio.Event()
         self.agent = Agent("Travel", description="Books.")
         self.agent.skill(durable=True)(self.book)
         self.agent.skill(self.rooms)
         self.agent.skill(self.price)
         self.agent.skill(self.wait)
+        self.agent.skill(self.long)
         self.agent.handler(self.price)
 
     async def book(
@@ -61,6 +66,12 @@ class Travel:
         """Fails."""
         return turn.fail("sold out")  # type: ignore[return-value]
 
+    async def long(self, turn: Turn) -> AsyncIterator[Any]:
+        """Takes longer than an MCP client waits."""
+        yield turn.working("far away")
+        await self.go_on.wait()
+        yield turn.artifact("at last")
+
     async def wait(self, turn: Turn) -> None:
         """Waits to be canceled."""
         try:
@@ -77,7 +88,7 @@ def turn_data(message: Any) -> Any:
 @pytest.fixture(params=[OLD, NEW])
 async def travel(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Travel, Client]]:
     inner = Travel()
-    app = App(inner.agent, mounts=mounts(inner.agent), store="memory:")
+    app = App(inner.agent, mounts=mounts(inner.agent, patience=PATIENCE), store="memory:")
     served = app if request.param == NEW else older(app, request.param)
     async with serving(served) as url, calling(agent(f"{url}/mcp", name="travel")) as client:
         yield inner, client
@@ -140,3 +151,33 @@ async def test_a_cancel_survives(travel: tuple[Travel, Client]) -> None:
     await client.task(began.task.id).cancel()
     async with asyncio.timeout(10):
         await inner.canceled.wait()
+
+
+async def test_a_call_that_becomes_a_task_is_followed_to_its_end(
+    travel: tuple[Travel, Client],
+) -> None:
+    inner, client = travel
+    assert "get_task" not in client.skills
+    began = await client.send({"message": "x"}, skill="long", wait=False)
+    assert await logged(client, began.task.id, "far away")
+    await asyncio.sleep(2 * PATIENCE)  # the MCP server answers that the task goes on
+    inner.go_on.set()
+    told = await client.task(began.task.id).wait()
+    assert told.artifacts[0].parts[0].text == "at last"
+
+
+async def test_the_cancel_of_a_call_that_became_a_task(travel: tuple[Travel, Client]) -> None:
+    inner, client = travel
+    began = await client.send({"message": "x"}, skill="wait", wait=False)
+    await asyncio.sleep(2 * PATIENCE)
+    await client.task(began.task.id).cancel()
+    async with asyncio.timeout(10):
+        await inner.canceled.wait()
+
+
+async def logged(client: Client, task: str, words: str) -> bool:
+    """Whether a task says these words, in time."""
+    async with asyncio.timeout(10):
+        while words not in str((await client.task(task).get()).status.text):
+            await asyncio.sleep(0.05)
+    return True

@@ -44,7 +44,7 @@ async def test_orders_inside_of_a_schema() -> None:
     async with calling(agent(hostile("orders"))) as client:
         field = client.skills["add"].input["properties"]["x"]  # type: ignore[index]
     assert len(field["description"]) <= 300
-    assert "\n" not in field["description"]
+    assert field["enum"] == ["b"]  # what would mean something else when it is clean
     assert "\u200b" not in str(field)
 
 
@@ -57,7 +57,7 @@ async def test_too_many_tools_and_names_that_cannot_be_ids() -> None:
 
 async def test_schemas_that_are_too_large_are_left_out() -> None:
     async with calling(agent(hostile("large"))) as client:
-        assert "wide" not in client.skills
+        assert not {"wide", "deep"} & set(client.skills)
         assert "add" in client.skills
         assert (await call(client)).text == "3"
 

@@ -9,6 +9,7 @@ tool_definitions  what a server says of its tools, made safe for a card
 approved_tools    which definitions of tools are approved
 tool_questions    what a tool asks, as questions to the client, and the answers
 sampling          what a tool asks of a model
+held_calls        calls that wait for an answer in their connections
 running_call      a call of a tool while it runs
 tool_call         a call of a tool as a durable turn
 mcp_agent         the agent

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import mcp.types as mcp
 from mcp import Client, MCPError
 from mcp.client import ClientRequestContext, IncomingMessage
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
@@ -34,6 +35,8 @@ FRESH = 5.0
 CALL_RESULT: TypeAdapter[mcp.CallToolResult | mcp.InputRequiredResult] = TypeAdapter(
     mcp.CallToolResult | mcp.InputRequiredResult
 )
+LISTEN_AGAIN = 30.0
+"""Seconds after which a server whose stream of changes has ended is listened to again."""
 CLOSED = "Connection closed"
 """What the SDK says if it does not know how a request ended."""
 AUTO, LEGACY = "auto", "legacy"
@@ -134,7 +137,12 @@ class Connection:
                 self._client = client
                 if not ready.done():
                     ready.set_result(None)
-                await self.ended.wait()
+                listening = asyncio.create_task(self._listen(client))
+                try:
+                    await self.ended.wait()
+                finally:
+                    listening.cancel()
+                    await asyncio.wait((listening,))
         except Exception as error:  # noqa: BLE001 - whatever a server or its protocol raises
             if not ready.done():
                 why = reason(error)
@@ -293,10 +301,30 @@ class Connection:
             return mcp.ErrorData(code=mcp.INVALID_REQUEST, message=str(error))
 
     async def _heard(self, message: IncomingMessage) -> None:
-        if isinstance(message, mcp.ToolListChangedNotification):
-            self._listed_at = 0.0
-            if self._told_change is not None:
-                self._told_change(self)
+        if isinstance(message, mcp.ToolListChangedNotification) and self.asks_back:
+            self._change()
+
+    async def _listen(self, client: Client) -> None:
+        """Since 2026-07-28, a server says that its tools have changed only to clients that
+        listen."""
+        tools = client.server_capabilities.tools
+        if self.asks_back or tools is None or not tools.list_changed:
+            return
+        while True:
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self._change()
+            except ListenNotSupportedError:
+                return
+            except (MCPError, SubscriptionLost, TimeoutError) as error:
+                logger.debug("%s: cannot listen: %s", self.server.name, reason(error))
+            await asyncio.sleep(LISTEN_AGAIN)
+
+    def _change(self) -> None:
+        self._listed_at = 0.0
+        if self._told_change is not None:
+            self._told_change(self)
 
 
 def reason(error: BaseException) -> str:

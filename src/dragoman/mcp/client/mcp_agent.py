@@ -18,9 +18,10 @@ from dragoman import Agent, AgentError, App, JsonSchema, Message, Part, Turn, Us
 from dragoman.mcp.client.approved_tools import ApprovedTools, write
 from dragoman.mcp.client.connection import Connection, ServerUnavailable
 from dragoman.mcp.client.connection_pool import ConnectionPool
+from dragoman.mcp.client.held_calls import HeldCalls
 from dragoman.mcp.client.mcp_servers import MCPServer, parse_server
 from dragoman.mcp.client.sampling import sample
-from dragoman.mcp.client.tool_call import CallSettings, HeldCalls, ToolCall
+from dragoman.mcp.client.tool_call import CallSettings, ToolCall
 from dragoman.mcp.client.tool_definitions import ToolDefinition, definitions, skill_ids
 from dragoman.mcp.client.tool_questions import NotUnderstood, Question, check, data_of, reply
 from dragoman.orchestrator import Model

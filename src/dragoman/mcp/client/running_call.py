@@ -145,8 +145,10 @@ class RunningCall:
 
     def _done(self, task: asyncio.Task[Result]) -> None:
         self.connection.end(self)
+        ended = mcp.ErrorData(code=mcp.INVALID_REQUEST, message="The call has ended")
         for _, waiting in self._questions:
-            waiting.cancel()
+            if not waiting.done():  # not canceled: that would end the task of the SDK that waits
+                waiting.set_result(ended)
         self._news.set()
         if not task.cancelled():
             task.exception()  # retrieved also if nobody follows it any more

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -76,14 +76,12 @@ async def server_process(
     incoming_end, incoming = anyio.create_memory_object_stream[Incoming](0)
     outgoing, outgoing_end = anyio.create_memory_object_stream[SessionMessage](0)
     reading = asyncio.create_task(_read(process, incoming_end, server.name, ended))
-    others = [
-        asyncio.create_task(_write(process, outgoing_end)),
-        asyncio.create_task(_log_errors(process, server.name)),
-    ]
+    writing = asyncio.create_task(_write(process, outgoing_end))
+    logging_errors = asyncio.create_task(_log_errors(process, server.name))
     try:
         yield incoming, outgoing
     finally:
-        ending = asyncio.ensure_future(_end(process, reading, others))
+        ending = asyncio.ensure_future(_end(process, reading, writing, logging_errors))
         try:
             await asyncio.shield(ending)
         finally:
@@ -152,7 +150,8 @@ async def _log_errors(process: asyncio.subprocess.Process, name: str) -> None:
 async def _end(
     process: asyncio.subprocess.Process,
     reading: asyncio.Task[None],
-    others: Sequence[asyncio.Task[None]],
+    writing: asyncio.Task[None],
+    logging_errors: asyncio.Task[None],
 ) -> None:
     """End the process and its children: at first politely."""
     assert process.stdin is not None
@@ -166,10 +165,11 @@ async def _end(
         await _ended(process)
     _signal(process, signal.SIGKILL)  # also children that outlive it
     await _ended(process)
-    await asyncio.wait((draining,), timeout=PATIENCE)
-    for job in (draining, *others):
+    jobs = (draining, logging_errors, writing)
+    await asyncio.wait(jobs[:2], timeout=PATIENCE)  # the pipes are read to their end
+    for job in jobs:
         job.cancel()
-    await asyncio.gather(draining, *others, return_exceptions=True)
+    await asyncio.gather(*jobs, return_exceptions=True)
     with suppress(OSError):
         await process.stdin.wait_closed()
 

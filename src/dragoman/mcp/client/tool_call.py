@@ -9,6 +9,7 @@ gets the logged answers.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -22,16 +23,17 @@ from pydantic import TypeAdapter, ValidationError
 from dragoman import StepUncertain, Turn, UserError
 from dragoman.mcp.client.connection import Connection, Sample, ServerUnavailable
 from dragoman.mcp.client.connection_pool import ConnectionPool
+from dragoman.mcp.client.held_calls import HeldCalls
 from dragoman.mcp.client.running_call import Progress, Result, RunningCall, TimedOut, words
 from dragoman.mcp.client.sampling import REFUSED
 from dragoman.mcp.client.tool_definitions import ToolDefinition
 from dragoman.mcp.client.tool_questions import NotUnderstood, Question, Reply, question, reply
-from dragoman.mcp.client.tool_results import emit_result
+from dragoman.mcp.client.tool_results import continued_task, emit_result
+
+logger = logging.getLogger("dragoman")
 
 PROGRESS = "urn:dragoman:mcp-progress:v1"
 """The key of the metadata of a progress report: `progress` and, if it is known, `total`."""
-HELD = 600.0
-"""Seconds for which a call waits in its connection for an answer."""
 ROUNDS = 50
 """The most questions of a call, and the most rounds without one."""
 TRIES = 5
@@ -40,6 +42,12 @@ REPEATS = 2
 """How often a tool that may be repeated is called again because the server has ended."""
 CHECK = 5.0
 """Seconds in which a server must answer after a call has timed out."""
+WAIT = 30.0
+"""Seconds for which a server is asked to wait for the end of a task."""
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
+"""Seconds between two looks at a task that goes on; each pause is twice the last. In between it
+needs no worker."""
+GET_TASK, CANCEL_TASK = "get_task", "cancel_task"
 _RESPONSES: TypeAdapter[dict[str, mcp.InputResponse]] = TypeAdapter(dict[str, mcp.InputResponse])
 
 
@@ -54,59 +62,12 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the server needs to go on."""
     held: bool = False
     """The call waits in its connection."""
+    task: str = ""
+    """The task at the server that the call has become, if it goes on: see `continued_task`."""
     failed: str = ""
     """Why the call has failed; empty if it has not."""
     refused: bool = False
     """The server has not begun: it is called again when the client has done what it asks."""
-
-
-class HeldCalls:
-    """The calls that wait for an answer, each for a limited time."""
-
-    def __init__(self, seconds: float = HELD) -> None:
-        self._seconds = seconds
-        self._calls: dict[str, tuple[RunningCall, ConnectionPool]] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._ending: set[asyncio.Task[None]] = set()
-
-    def keep(self, key: str, call: RunningCall, pool: ConnectionPool) -> None:
-        """Keep a call until its answer comes."""
-        self._calls[key] = call, pool
-        loop = asyncio.get_running_loop()
-        self._timers[key] = loop.call_later(self._seconds, self.drop, key)
-
-    def take(self, key: str) -> RunningCall | None:
-        """The call that waits, if its connection still lives."""
-        found = self._calls.get(key)
-        if found is not None and found[0].connection.ended.is_set():
-            self.drop(key)
-            return None
-        if found is None:
-            return None
-        del self._calls[key]
-        self._timers.pop(key).cancel()
-        return found[0]
-
-    def drop(self, key: str) -> None:
-        """End a call that waits, and notify the server."""
-        if (found := self._calls.pop(key, None)) is None:
-            return
-        self._timers.pop(key).cancel()
-        task = asyncio.ensure_future(_ended(*found))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-
-    async def close(self) -> None:
-        """End all of them."""
-        for key in list(self._calls):
-            self.drop(key)
-        if self._ending:
-            await asyncio.wait(set(self._ending))
-
-
-async def _ended(call: RunningCall, pool: ConnectionPool) -> None:
-    await call.cancel()
-    await pool.give_back(call.connection)
 
 
 class CallSettings(Struct, frozen=True):
@@ -140,9 +101,14 @@ class ToolCall:
 
     async def run(self) -> None:
         """Call the tool, and ask the client what it asks."""
+        outcome = Outcome()
         try:
-            outcome = await self._stretch(Outcome())
-            while outcome.questions:
+            outcome = await self._stretch(outcome)
+            looks = 0
+            while outcome.questions or outcome.task:
+                if not outcome.questions:
+                    await self._turn.sleep(pause(looks))
+                    looks += 1
                 replies = {key: await self._ask(each) for key, each in outcome.questions.items()}
                 self._answered += [(outcome.questions[key], replies[key]) for key in replies]
                 if len(self._answered) > ROUNDS:
@@ -150,6 +116,8 @@ class ToolCall:
                 outcome = await self._stretch(outcome, replies)
         except (asyncio.CancelledError, UserError):
             self._settings.held.drop(self._key)
+            if outcome.task:
+                await self._cancel_task(outcome.task)
             raise
         if outcome.failed:
             await self._turn.emit(self._turn.fail(outcome.failed))
@@ -166,6 +134,21 @@ class ToolCall:
                 parts = replace(asked, text=text).parts()
         raise UserError("The question of the tool was not answered")
 
+    async def _cancel_task(self, task: str) -> None:
+        """Have the server cancel the task that the call has become."""
+        try:
+            connection = await self._pool.take(self._turn.caller.owner)
+        except ServerUnavailable as error:
+            logger.warning("%s: cannot cancel %s: %s", self._pool.server.name, task, error)
+            return
+        try:
+            async with asyncio.timeout(CHECK):
+                await connection.call(CANCEL_TASK, {"task_id": task}, progress=_ignore)
+        except (MCPError, ValidationError, ServerUnavailable, TimeoutError) as error:
+            logger.warning("%s: cannot cancel %s: %s", self._pool.server.name, task, error)
+        finally:
+            await self._pool.give_back(connection)
+
     async def _stretch(
         self, before: Outcome, replies: Mapping[str, Reply] | None = None
     ) -> Outcome:
@@ -177,7 +160,7 @@ class ToolCall:
 
         try:
             outcome: Outcome = await self._turn.step(
-                "call", call, returns=Outcome, once=not self._tool.repeatable
+                "call", call, returns=Outcome, once=not (self._tool.repeatable or before.task)
             )
         except StepUncertain:
             raise UserError(
@@ -185,6 +168,11 @@ class ToolCall:
                 "whether the tool has done its work"
             ) from None
         return outcome
+
+
+def pause(looks: int) -> float:
+    """Seconds before the next look at a task that goes on; none before the first."""
+    return min(FIRST_PAUSE * 2.0 ** min(looks - 1, 20), LONGEST_PAUSE) if looks else 0.0
 
 
 class _Stretch:
@@ -196,6 +184,11 @@ class _Stretch:
         self._pool, self._settings = call._pool, call._settings
         self._answered = call._answered
         self._before, self._replies = before, replies
+        self._name, self._repeatable = self._tool.name, self._tool.repeatable
+        if before.task:
+            wait = min(WAIT, self._settings.timeout / 2)
+            self._name, self._repeatable = GET_TASK, True
+            self._arguments = {"task_id": before.task, "wait": wait}
 
     async def run(self) -> Outcome:
         before, replies = self._before, self._replies
@@ -209,7 +202,7 @@ class _Stretch:
             try:
                 return await self._called((), given, before.state)
             except _StateRefused:
-                if not self._tool.repeatable:
+                if not self._repeatable:
                     raise
                 return await self._called(self._answered, {}, None)
         held = self._settings.held.take(self._key)
@@ -217,7 +210,7 @@ class _Stretch:
             (answer,) = replies.values()
             await held.answer(answer.result())
             return await self._followed(held, deque())
-        if not self._tool.repeatable:
+        if not self._repeatable:
             raise UserError(
                 f"The connection in which the tool {self._tool.name} waited for the answer has "
                 "ended; the tool is not marked as idempotent or read-only, so it is not called "
@@ -230,7 +223,7 @@ class _Stretch:
     ) -> Outcome:
         """Call the tool: from the beginning, with the answers that there are, or with what it needs
         to go on."""
-        repeats = REPEATS if self._tool.repeatable else 0
+        repeats = REPEATS if self._repeatable else 0
         for attempt in range(repeats + 1):
             try:
                 return await self._rounds(deque(answered), given, state)
@@ -263,7 +256,7 @@ class _Stretch:
             await connection.tools(self._settings.connect_timeout)  # it may have changed
             if why := self._settings.refusal(self._tool):
                 raise UserError(why)
-            await call.start(self._tool.name, self._arguments, responses=responses, state=state)
+            await call.start(self._name, self._arguments, responses=responses, state=state)
         except BaseException as error:
             await self._pool.give_back(connection)
             if isinstance(error, ServerUnavailable):
@@ -292,7 +285,7 @@ class _Stretch:
                 answered.clear()
                 self._settings.held.keep(self._key, call, self._pool)
                 keep = True
-                return Outcome(questions={"": asked}, held=True)
+                return Outcome(questions={"": asked}, held=True, task=self._before.task)
         except TimedOut:
             await call.cancel()
             await self._check_server(call.connection)
@@ -320,6 +313,8 @@ class _Stretch:
         self, found: Result, connection: Connection, answered: deque[tuple[Question, Reply]]
     ) -> Outcome:
         if isinstance(found, mcp.CallToolResult):
+            if task := continued_task(found):
+                return Outcome(task=task)
             await emit_result(self._turn, self._tool, found, connection, self._settings.allow)
             return Outcome()
         questions: dict[str, Question] = {}
@@ -339,7 +334,12 @@ class _Stretch:
             answered.clear()
         elif not given:
             await asyncio.sleep(1.0)  # the server wants to be asked again later
-        return Outcome(questions=questions, given=given, state=found.request_state or "")
+        return Outcome(
+            questions=questions,
+            given=given,
+            state=found.request_state or "",
+            task=self._before.task,
+        )
 
     async def _sampled(self, params: mcp.CreateMessageRequestParams) -> mcp.CreateMessageResult:
         if self._settings.sample is None:
@@ -389,3 +389,7 @@ def _sent_to_url(error: MCPError) -> Outcome:
     data = mcp.ElicitationRequiredErrorData.model_validate(error.error.data)
     questions = {str(number): question(each) for number, each in enumerate(data.elicitations)}
     return Outcome(questions=questions, refused=True)
+
+
+async def _ignore(progress: float, total: float | None, message: str | None) -> None:
+    """Do nothing with progress."""

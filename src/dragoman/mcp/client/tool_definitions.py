@@ -11,13 +11,13 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import mcp.types as mcp
 from msgspec import Struct
 
-from dragoman.prompt_safety import clean, sanitize
+from dragoman.prompt_safety import clean, clean_schema, sanitize
 
 logger = logging.getLogger("dragoman")
 
@@ -28,8 +28,8 @@ LONGEST_NAME, LONGEST_TEXT, LONGEST_NOTE = 64, 1000, 300
 LARGEST_SCHEMA, LARGEST_TOTAL = 64 << 10, 1 << 20
 """The most bytes of the schemas of a tool, and of all tools of a server."""
 DEEPEST = 32
-NOTES = ("description", "title", "$comment")
-"""The words of JSON Schema whose values are text for people."""
+TASK_TOOLS = frozenset(("get_task", "answer_task", "cancel_task"))
+"""The tools of an MCP server of dragoman for calls that go on: they are used, and not offered."""
 
 
 class ToolDefinition(Struct, frozen=True, kw_only=True):
@@ -73,7 +73,12 @@ def definitions(
     """The tools that can be offered, by name. With `trusted`, descriptions have no delimiters."""
     found: dict[str, ToolDefinition] = {}
     total = 0
+    if {tool.name for tool in tools} >= TASK_TOOLS:
+        tools = [tool for tool in tools if tool.name not in TASK_TOOLS]
     for tool in tools[:MOST]:
+        if too_deep(tool.input_schema) or too_deep(tool.output_schema):
+            logger.warning("%s: a schema is nested too deeply: %r", server, tool.name[:100])
+            continue
         definition = _definition(server, tool, trusted)
         size = _size(definition)
         if size > LARGEST_SCHEMA or total + size > LARGEST_TOTAL:
@@ -116,7 +121,7 @@ def _definition(server: str, tool: mcp.Tool, trusted: bool) -> ToolDefinition:
     if not trusted and text:
         description = sanitize(text, limit=LONGEST_TEXT, source=f"the MCP server {server}")
     read_only = bool(hints.read_only_hint)
-    output = _cleaned(tool.output_schema, 0) if tool.output_schema is not None else None
+    output: Any = clean_schema(tool.output_schema, LONGEST_NOTE) if tool.output_schema else None
     wraps = output is not None and output.get("type") != "object"
     if wraps:
         output = {"type": "object", "properties": {"result": output}, "required": ["result"]}
@@ -125,7 +130,7 @@ def _definition(server: str, tool: mcp.Tool, trusted: bool) -> ToolDefinition:
         name=tool.name,
         title=title,
         description=description,
-        input={**_cleaned(tool.input_schema, 0), "type": "object"},
+        input={**clean_schema(tool.input_schema, LONGEST_NOTE), "type": "object"},
         output=output,
         wraps=wraps,
         read_only=read_only,
@@ -141,21 +146,10 @@ def _digest(tool: mcp.Tool) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def _cleaned(value: Any, depth: int, name: str = "") -> Any:
-    """A schema whose texts for people are cleaned and cut. Others have a meaning for the server."""
-    if depth > DEEPEST:
-        return {}
-    if isinstance(value, Mapping):
-        properties = name in ("properties", "$defs", "definitions", "patternProperties")
-        return {
-            key: _line(item, LONGEST_NOTE)
-            if key in NOTES and isinstance(item, str) and not properties
-            else _cleaned(item, depth + 1, key)
-            for key, item in value.items()
-        }
-    if isinstance(value, list):
-        return [_cleaned(item, depth + 1) for item in value]
-    return value
+def too_deep(value: Any, left: int = DEEPEST) -> bool:
+    """Whether a schema is nested more deeply than anybody needs."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return left < 0 or any(too_deep(item, left - 1) for item in inner)
 
 
 def _size(definition: ToolDefinition) -> int:

@@ -17,7 +17,8 @@ from msgspec import UNSET, Struct
 
 from dragoman import A2AError, Message, Part
 from dragoman.client import RemoteSkill
-from dragoman.prompt_safety import clean
+from dragoman.mcp.client.tool_definitions import LONGEST_NOTE, too_deep
+from dragoman.prompt_safety import clean, clean_schema
 from dragoman.security.address_policy import EgressRefused, parse
 from dragoman.security.client_network import loopback
 
@@ -78,10 +79,10 @@ def question(params: mcp.ElicitRequestParams) -> Question:
     """The question of a tool. Raises ValueError if it must not be passed on."""
     text = clean(params.message, LONGEST).strip() or "The tool asks for more."
     if isinstance(params, mcp.ElicitRequestFormParams):
-        schema = dict(params.requested_schema)
-        if len(json.dumps(schema)) > LARGEST:
+        asked = params.requested_schema
+        if too_deep(asked) or len(json.dumps(asked)) > LARGEST:
             raise ValueError("The question of the tool is too large")
-        return Question(text=text, schema={**schema, "type": "object"})
+        return Question(text=text, schema={**clean_schema(asked, LONGEST_NOTE), "type": "object"})
     try:
         target = parse(params.url)
     except EgressRefused as error:

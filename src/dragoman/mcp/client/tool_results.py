@@ -18,8 +18,22 @@ from dragoman.prompt_safety import clean
 from dragoman.security.address_policy import EgressRefused, Rule, parse
 from dragoman.security.address_policy import check as check_address
 
+TASK = "dragoman/task"
+"""The key in `_meta` of a result: the task of A2A and its state, of a server of dragoman."""
+GOING_ON, WAITING = ("submitted", "working"), ("input-required", "auth-required")
 LINKS = 16
 """The most resources of a server that are read for one result."""
+
+
+def continued_task(result: mcp.CallToolResult) -> str:
+    """The id of the task that a call has become, if it still goes on: an MCP server of dragoman
+    says so after a while. Raises UserError if the task waits for an answer that did not come."""
+    about = (result.meta or {}).get(TASK)
+    if not isinstance(about, dict) or not isinstance(about.get("id"), str):
+        return ""
+    if about.get("state") in WAITING:
+        raise UserError(_words(result) or "The question of the tool was not answered")
+    return str(about["id"]) if about.get("state") in GOING_ON else ""
 
 
 async def emit_result(
