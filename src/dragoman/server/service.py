@@ -109,6 +109,8 @@ class Service:
         """Accept a message and wait for its result, unless the request says not to wait."""
         task = request.message.task_id
         scope = await self.scopes.of_task(request.tenant, call, "SendMessage", task)
+        if call.operator is not None:
+            await self.scopes.check_message(request, call, "SendMessage", scope)
         accepted = await self._accept(request, scope, call)
         number, configuration, head = accepted.number, request.configuration, accepted.head
         # Claimed in the write that accepted it: the log can have no events of it yet.
@@ -144,6 +146,8 @@ class Service:
         self._streaming()
         task = request.message.task_id
         scope = await self.scopes.of_task(request.tenant, call, "SendStreamingMessage", task)
+        if call.operator is not None:
+            await self.scopes.check_message(request, call, "SendStreamingMessage", scope)
         accepted = await self._accept(request, scope, call)
         head, number = accepted.head, accepted.number
         place = None if accepted.fresh else self._place(call, head.id)

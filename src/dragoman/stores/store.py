@@ -465,10 +465,12 @@ class Store(Protocol):
         expired: bool = False,
         begun: bool = True,
         delay: float = 0.0,
+        note: Entry | None = None,
     ) -> Head | None:
         """End the epoch of this head if it is still the current one and, with `expired`, its time
         is still over. Writes a terminal event, or lets another worker try again after `delay`
-        seconds. If the turn had not `begun`, this does not count as an attempt."""
+        seconds. If the turn had not `begun`, this does not count as an attempt. The private entry
+        `note` is written before the event."""
 
     async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
         """Make up to `limit` tasks of these agents ready whose time has come. Returns how many per

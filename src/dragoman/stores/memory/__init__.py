@@ -334,9 +334,12 @@ class MemoryStore:
         expired: bool = False,
         begun: bool = True,
         delay: float = 0.0,
+        note: Entry | None = None,
     ) -> Head | None:
         """See `Store.revoke`."""
-        return log_changes.revoke(self, head, event, expired=expired, begun=begun, delay=delay)
+        return log_changes.revoke(
+            self, head, event, expired=expired, begun=begun, delay=delay, note=note
+        )
 
     async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
         """See `Store.wake`."""
