@@ -18,6 +18,7 @@ from dragoman.client import Client
 from dragoman.registry import Registry, RegistryApp
 from dragoman.testing import local_client, run_handler
 from examples import (
+    as_tools,
     asking,
     canceling,
     durable,
@@ -80,6 +81,14 @@ async def test_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         await registry.add(url, approve=True)
         assert await finding.find(place, "greet people", "Ann") == "Hello, Ann!"
     assert hello.agent.name in capsys.readouterr().out
+
+
+async def test_as_tools(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(as_tools.app) as url:
+        assert await as_tools.call(f"{url}/mcp", "Lisbon") == "3 nights in Lisbon"
+    shown = capsys.readouterr()
+    assert "nights (whole number)" in shown.out
+    assert "Looking for rooms in Lisbon" in shown.err
 
 
 async def test_durable() -> None:

@@ -3,6 +3,7 @@ of the server."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any
@@ -83,6 +84,30 @@ async def test_beside_an_agent() -> None:
         async with Client.connect(server.url) as agent:
             assert (await agent.send("you")).text == "hello you"
     assert not echo.alive
+
+
+async def test_a_mounted_application_learns_that_the_server_drains() -> None:
+    told = asyncio.Event()
+
+    async def streaming(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"open", "more_body": True})
+        await scope["dragoman.app"].until_drain()
+        told.set()
+        await send({"type": "http.response.body", "body": b" closed"})
+
+    async with (
+        served(App(greeter(), mounts={"/stream": streaming})) as server,
+        httpx.AsyncClient(base_url=server.url) as http,
+        http.stream("GET", "/stream") as response,
+    ):
+        pieces = response.aiter_bytes()
+        assert await anext(pieces) == b"open"
+        assert not told.is_set()
+        server.should_exit = True
+        assert b"".join([piece async for piece in pieces]) == b" closed"
 
 
 async def test_alone() -> None:

@@ -13,25 +13,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dragoman import stores
+from dragoman.admin.delegations import Delegated, ancestors, delegations
 from dragoman.admin.fold import task_at
+from dragoman.admin.reason import reason
 from dragoman.admin.search import Found, Hit, search
 from dragoman.admin.thread import AdminThread
 from dragoman.model.events import CancelRequested, Entry, Event, Private, Received, Reply
+from dragoman.model.failed_turn import FailedTurn, failed_turn
+from dragoman.model.lineage import Ancestor
 from dragoman.server.settings import Settings
 from dragoman.stores.admin import Missing, SavedValue, StoreAdmin, WebhookRow
+from dragoman.stores.process_rows import Fleet, Process, ProcessRow, processes
 from dragoman.stores.task_rows import Choice, Counts, TaskPage, TaskRow
 
 __all__ = (
     "AdminThread",
+    "Ancestor",
     "CancelRequested",
     "Choice",
     "Counts",
+    "Delegated",
     "Entry",
     "Event",
+    "FailedTurn",
+    "Fleet",
     "Found",
     "Hit",
     "Missing",
     "Private",
+    "Process",
+    "ProcessRow",
     "Received",
     "Reply",
     "SavedValue",
@@ -39,7 +50,12 @@ __all__ = (
     "TaskPage",
     "TaskRow",
     "WebhookRow",
+    "ancestors",
+    "delegations",
+    "failed_turn",
     "open_store",
+    "processes",
+    "reason",
     "search",
     "task_at",
 )

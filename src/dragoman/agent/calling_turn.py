@@ -16,7 +16,7 @@ from dragoman.agent.step_scope import current_step
 from dragoman.model import clock
 from dragoman.model.events import Event, Received
 from dragoman.model.lineage import Ancestor, lineage
-from dragoman.model.remote_task import BegunTask, RemoteTask, plain_address
+from dragoman.model.remote_task import BegunTask, RemoteTask, SeenTask, SentTask, plain_address
 from dragoman.model.types import (
     AgentCard,
     Artifact,
@@ -97,6 +97,7 @@ class CallingTurn(Output):
                 trace=self._received.trace,
                 canceled=canceled,
                 began=self._delegate if self._sends is None else None,
+                seen=self._note_seen,
                 steps=self._sends,
             ),
         )
@@ -107,12 +108,17 @@ class CallingTurn(Output):
         """The tasks that this task began at other agents through `connect`, in all of its turns."""
         return self._delegated
 
-    def _delegate(self, url: str, task: str) -> None:
+    def _delegate(self, url: str, task: str, agent: str) -> None:
         remote = RemoteTask(plain_address(url), task)
         if remote not in self._delegated:
             self._delegated = (*self._delegated, remote)
             if self._run is not None:
-                self._run.delegate(remote)
+                self._run.delegate(SentTask(remote.address, remote.id, agent=agent))
+
+    def _note_seen(self, url: str, task: str, state: TaskState) -> None:
+        """Log for operators in which state a task of another agent is."""
+        if self._run is not None:
+            self._run.see(SeenTask(plain_address(url), task, state))
 
     def _note_send(self, name: str, begun: BegunTask) -> None:
         """Log which task a send has begun, so that the send need not be repeated."""

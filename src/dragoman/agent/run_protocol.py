@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from dragoman.model.conversation import ContextValue, ConversationMessage, MessagePlace
 from dragoman.model.events import Event
-from dragoman.model.remote_task import RemoteTask
+from dragoman.model.remote_task import RemoteTask, SeenTask
 from dragoman.model.types import Task
 from dragoman.telemetry.logs import logger
 
@@ -70,6 +70,9 @@ class Running(Protocol):
     def delegate(self, remote: RemoteTask, name: str = "") -> None:
         """Log a task of another agent that this task began, and the name of the send."""
 
+    def see(self, found: SeenTask) -> None:
+        """Log in which state a task of another agent is."""
+
     def audit(self, event: str, result: str, **about: str) -> None:
         """Write an entry to the audit log."""
 
@@ -126,6 +129,9 @@ class Over:
     def connection(self, address: str) -> Mapping[str, Any]:
         """No options."""
         return {}
+
+    def see(self, found: SeenTask) -> None:
+        """Do nothing."""
 
     def delegate(self, remote: RemoteTask, name: str = "") -> None:
         """Do nothing."""

@@ -18,7 +18,8 @@ from dragoman.bindings.instrumentation import Instrumentation, Run
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams, current
 from dragoman.dialects import versions
-from dragoman.model.caller import Call, Caller
+from dragoman.model.approvals import approval_in
+from dragoman.model.caller import Call, Caller, unqualified
 from dragoman.model.errors import (
     A2AError,
     Forbidden,
@@ -154,6 +155,7 @@ class Endpoint:
             key,
             incoming.header(b"last-event-id"),
             trace if len(trace) <= LONGEST_KEY and trace.isascii() else "",
+            operator=incoming.operator,
         )
 
     def may_stream(self, call: Call, incoming: RequestInfo) -> None:
@@ -170,6 +172,8 @@ class Endpoint:
         self, operation: Operation, request: WireStruct, call: Call, incoming: RequestInfo
     ) -> Awaitable[Any]:
         """Run an operation and return its answer, or the stream that it opened."""
+        if call.operator is not None:
+            return self._operated(operation, request, call, incoming)
         if self.authenticator is not None and self.authenticator.tokens:
             return self._challenged(self._run(operation, request, call, incoming), incoming)
         return self._run(operation, request, call, incoming)
@@ -224,6 +228,33 @@ class Endpoint:
             raise
         finally:
             if recorded:
+                self.access.note(event, incoming, result, call.caller, **about)
+
+    async def _operated(
+        self, operation: Operation, request: WireStruct, call: Call, incoming: RequestInfo
+    ) -> Any:
+        """Run an operation of an operator, and write it to the audit log, whatever the settings
+        say, if it is about a task."""
+        about = _about(request)
+        if isinstance(request, SendMessageRequest):
+            said = approval_in(request.metadata) or approval_in(request.message.metadata)
+            if said is not None:
+                about["decision"] = "approved" if said.approved else "declined"
+        result = "interrupted"
+        try:
+            answer = await self._run(operation, request, call, incoming)
+            result = "ok"
+            return answer
+        except Exception as error:
+            result = outcome(error)
+            raise
+        finally:
+            scope = call.operator.scope if call.operator is not None else None
+            if about.get("task"):
+                if scope is not None:
+                    realm, owner = unqualified(scope.owner)
+                    about |= {"owner": owner, "owner_realm": realm, "owner_tenant": scope.tenant}
+                event = f"operator.{operation.call}"
                 self.access.note(event, incoming, result, call.caller, **about)
 
     def card(self, incoming: RequestInfo) -> AgentCard:

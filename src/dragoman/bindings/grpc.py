@@ -38,6 +38,7 @@ from dragoman.model.errors import (
 )
 from dragoman.model.events import RESUME, Entry
 from dragoman.model.operations import Operation
+from dragoman.model.operator import OperatorAccess
 from dragoman.model.protocol import GRPC
 from dragoman.server.reader import LogStream
 from dragoman.server.settings import Settings
@@ -235,6 +236,7 @@ class GrpcRequestInfo:
 
     binding = GRPC.label
     caller: Caller | None = None
+    operator: OperatorAccess | None = None
 
     def __init__(self, context: Context, method: str, bodies: BodyReader) -> None:
         self.context = context

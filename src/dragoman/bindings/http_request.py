@@ -11,6 +11,7 @@ from dragoman.bindings.access_log import AccessLine
 from dragoman.bindings.request_body import LARGE, Arriving, BodyReader, Headers
 from dragoman.model.caller import Call, Caller, Request
 from dragoman.model.errors import A2AError, BodyTooLarge, MediaTypeNotAccepted
+from dragoman.model.operator import OperatorAccess
 from dragoman.model.protocol import HTTP_JSON
 from dragoman.security.byte_budget import SMALL
 
@@ -41,6 +42,8 @@ class RequestInfo(Protocol):
     """The line of the request in the access log; None if the access log is off."""
     caller: Caller | None
     """The caller, if code of this process has named it; see `App.for_caller`."""
+    operator: OperatorAccess | None
+    """Set if that caller acts as an operator; see `App.for_operator`."""
 
     @property
     def binding(self) -> str:
@@ -91,6 +94,7 @@ class HTTPRequest:
     )
 
     caller: Caller | None = None
+    operator: OperatorAccess | None = None
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, bodies: BodyReader) -> None:
         self.scope = scope

@@ -11,19 +11,28 @@ from dragoman.bindings.http_request import HTTPRequest, Receive, Scope, Send
 from dragoman.bindings.request_body import BodyReader
 from dragoman.model.caller import Caller
 from dragoman.model.errors import Unauthenticated
+from dragoman.model.operator import OperatorAccess
 
 
 class CallerRequest(HTTPRequest):
     """A request of a known caller. Only Python code can make one: nothing that a client sends
     becomes its `caller`."""
 
-    __slots__ = ("caller",)
+    __slots__ = ("caller", "operator")
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, bodies: BodyReader, caller: Caller
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        bodies: BodyReader,
+        caller: Caller,
+        operator: OperatorAccess | None,
     ) -> None:
         super().__init__(scope, receive, send, bodies)
         self.caller = caller
+        self.operator = operator
+        """Set if the caller acts as an operator."""
 
     @property
     def peer(self) -> str:
@@ -34,20 +43,25 @@ class CallerRequest(HTTPRequest):
 
 
 class CallerApp:
-    """An ASGI application whose requests come from one caller; see `App.for_caller`."""
+    """An ASGI application whose requests come from one caller; see `App.for_caller` and
+    `App.for_operator`."""
 
     def __init__(
         self,
         caller: Caller,
         bodies: Callable[[], BodyReader],
         serve: Callable[[CallerRequest], Awaitable[None]],
+        *,
+        operates: bool = False,
     ) -> None:
+        self._operates = operates
+        self._name = name = "for_operator" if operates else "for_caller"
         if not isinstance(caller, Caller):
-            raise TypeError(f"for_caller: expects a Caller, not {caller!r:.40}")
+            raise TypeError(f"{name}: expects a Caller, not {caller!r:.40}")
         try:
             known = checked(caller)
         except Unauthenticated as error:
-            raise ValueError(f"for_caller: {error.message}") from None
+            raise ValueError(f"{name}: {error.message}") from None
         # Each request has a version and extensions of its own.
         self._caller = replace(known, version="1.0", extensions=())
         self._bodies, self._serve = bodies, serve
@@ -55,5 +69,7 @@ class CallerApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection scope of HTTP."""
         if scope["type"] != "http":
-            raise RuntimeError("for_caller: the application takes only HTTP requests")
-        await self._serve(CallerRequest(scope, receive, send, self._bodies(), self._caller))
+            raise RuntimeError(f"{self._name}: the application takes only HTTP requests")
+        operator = OperatorAccess() if self._operates else None
+        bodies = self._bodies()
+        await self._serve(CallerRequest(scope, receive, send, bodies, self._caller, operator))

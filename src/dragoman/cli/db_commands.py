@@ -76,6 +76,7 @@ def show(arguments: Namespace, make: Make) -> int:
         value = admin.context_value(arguments.task)
         entries = list(admin.read(arguments.task)) if arguments.events or row.private else []
         postponed = db_format.postponed(row, entries)
+        failed = db_format.failed_turns(entries)
         events, saved = entries if arguments.events else (), db_format.saved(entries)
         if arguments.json:
             found = {
@@ -84,6 +85,7 @@ def show(arguments: Namespace, make: Make) -> int:
                 "webhooks": [db_format.webhook(line) for line in lines],
                 "saved": saved,
                 "postponed": postponed,
+                "failed_turns": [db_format.failed_value(each) for each in failed],
                 "context_value": msgspec.to_builtins(value),
             }
             if arguments.events:
@@ -94,6 +96,8 @@ def show(arguments: Namespace, make: Make) -> int:
             print(line)
         if saved is not None:
             print(db_format.saved_text(saved))
+        for line in db_format.failed_text(failed):
+            print(line)
         if arguments.events:
             print()
         for entry in events:

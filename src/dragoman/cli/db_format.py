@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from dragoman.cli.terminal_format import count, plain, size, table, when, word
 from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
+from dragoman.model.failed_turn import FAILED_TURN, failed_turn
 from dragoman.model.types import (
     Artifact,
     Message,
@@ -188,6 +189,37 @@ def postponed(row: TaskRow, entries: Sequence[Entry]) -> str:
     return private[-1].name
 
 
+def failed_turns(entries: Iterable[Entry]) -> list[Private]:
+    """Return the entries of turns that failed, were lost or ran again."""
+    return [
+        each.event
+        for each in entries
+        if isinstance(each.event, Private) and each.event.kind == FAILED_TURN
+    ]
+
+
+def failed_value(event: Private) -> dict[str, Any]:
+    """Return how a turn went wrong as a JSON object; without the key, only when."""
+    found = failed_turn(event)
+    about = {} if found is None else msgspec.to_builtins(found)
+    return {"at": event.at, "sealed": found is None, **about}
+
+
+def failed_text(events: Iterable[Private]) -> Iterator[str]:
+    """Format how turns went wrong, line by line."""
+    for event in events:
+        yield ""
+        found = failed_turn(event)
+        if found is None:
+            yield f"{'failed':9}{event.at} (encrypted; set encryption_keys as the server has it)"
+            continue
+        what = f"{found.text} (attempt {found.attempt} of the turn {found.turn}"
+        worker = f" on {found.worker}" if found.worker else ""
+        yield f"{'failed':9}{event.at} {plain(what + worker)})"
+        for line in found.traceback.splitlines():
+            yield f"{'':9}{plain(line)}".rstrip()
+
+
 def saved_text(value: Any) -> str:
     """Format what the handler saved."""
     first, *others = json.dumps(value, indent=2, ensure_ascii=False).splitlines()
@@ -228,6 +260,8 @@ def _summary(entry: Entry) -> tuple[str, str, str]:
     if isinstance(event, CancelRequested):
         return event.at, "cancel", "requested"
     if isinstance(event, Private):
+        if (failed := failed_turn(event)) is not None:
+            return event.at, event.kind, f"attempt {failed.attempt}: {failed.text}"
         number = f" ({event.count + 1})" if event.count else ""
         return event.at, event.kind, f"{event.name}{number}"
     if isinstance(event, Reply):

@@ -266,7 +266,7 @@ def _make(arguments: argparse.Namespace) -> Make:
     try:
         if chosen.store == stores.LOCAL:
             chosen = replace(chosen, store=stores.find_local())
-        if arguments.command != "rename-owner":  # no other command decrypts anything
+        if arguments.command not in ("rename-owner", "show"):  # no other command decrypts anything
             chosen = replace(chosen, encryption_keys=())
         store = stores.connect(chosen)
     except (ImportError, ValueError) as error:

@@ -159,6 +159,7 @@ class Client:
                     sends.log(sent.name, found.id)
                     if wait and not found.status.state.settled:  # agents may return early
                         found = await self.task(found.id).wait()
+                    sends.seen(found.id, found.status.state)
                 elif answer.message is None:
                     raise InvalidAgentResponse(
                         "the response of SendMessage is neither a task nor a message"

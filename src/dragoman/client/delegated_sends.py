@@ -9,8 +9,8 @@ from dragoman.client.agent_connection import AgentConnection
 from dragoman.client.delegation import Delegation, Steps, current_steps
 from dragoman.client.logged_result import content_of
 from dragoman.client.upload import File
-from dragoman.model.remote_task import BegunTask
-from dragoman.model.types import Message, TaskStatus
+from dragoman.model.remote_task import BegunTask, SentTask
+from dragoman.model.types import Message, TaskState, TaskStatus
 
 
 class DelegatedSends:
@@ -37,8 +37,14 @@ class DelegatedSends:
         """Record that the client started a task."""
         if self.delegation is not None and task:
             if self.delegation.began is not None and task not in self.open:
-                self.delegation.began(self._connection.public_address, task)
+                name = self._connection.card.name
+                self.delegation.began(self._connection.public_address, task, name)
             self.open.add(task)
+
+    def seen(self, task: str, state: TaskState) -> None:
+        """Record in which state a task was, after the client has followed it."""
+        if self.delegation is not None and self.delegation.seen is not None and task:
+            self.delegation.seen(self._connection.public_address, task, state)
 
     def settled(self, task: str) -> None:
         """Record that the client followed a task until it ended or asked for input."""
@@ -53,7 +59,8 @@ class DelegatedSends:
         if self._all is not None and name and task:
             asked = question.message.message_id if question and question.message else ""
             answers = None if question is None else (question.timestamp or "", asked)
-            self._all.begin(name, BegunTask(self._connection.public_address, task, answers))
+            where, agent = self._connection.public_address, self._connection.card.name
+            self._all.begin(name, SentTask(where, task, answers, agent=agent))
 
     def name(self, message: Message, files: Mapping[str, File], key: str) -> str:
         """The name of a send; empty if the turn remembers nothing."""

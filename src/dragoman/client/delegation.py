@@ -11,7 +11,7 @@ import msgspec
 
 from dragoman.model.lineage import LINEAGE, Ancestor
 from dragoman.model.remote_task import BegunTask
-from dragoman.model.types import Message
+from dragoman.model.types import Message, TaskState
 
 
 class Steps(Protocol):
@@ -53,7 +53,8 @@ class Delegation:
         deadline: str,
         trace: str,
         canceled: Callable[[], bool],
-        began: Callable[[str, str], None] | None = None,
+        began: Callable[[str, str, str], None] | None = None,
+        seen: Callable[[str, str, TaskState], None] | None = None,
         steps: Steps | None = None,
     ) -> None:
         self.path = tuple(path)
@@ -64,7 +65,9 @@ class Delegation:
         self.canceled = canceled
         """Whether the turn was canceled."""
         self.began = began
-        """Called with the address and id of each started task."""
+        """Called with the address and id of each started task, and the name of its agent."""
+        self.seen = seen
+        """Called with the address, the id and the state of a started task that was followed."""
         self.steps = steps
         """Stores the results of the turn's sends; None if it stores nothing."""
         self._key = key

@@ -154,6 +154,8 @@ class TaskEvents:
         elif self.state.folding.empty and not (self._connection.resumes or self.state.polls):
             await self._recall()
         self._client._sends.settled(self.state.folding.id)
+        if (status := self.state.folding.status) is not None:
+            self._client._sends.seen(self.state.folding.id, status.state)
 
     def _gives_up(self, error: BaseException) -> bool:
         """Whether not to retry. The agent may just be slow; one that does not deduplicate would

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+if TYPE_CHECKING:
+    from dragoman.model.operator import OperatorAccess
 
 LONGEST = 1024
 """The most characters of an identity."""
@@ -102,6 +105,8 @@ class Call(Struct, frozen=True):
     """The `traceparent`: the trace of the request."""
     new_task: str = ""
     """The id of a new task, where the dialect lets the caller choose it."""
+    operator: OperatorAccess | None = None
+    """Set if the caller acts as an operator; see `App.for_operator`."""
 
 
 class Request(Struct, frozen=True):

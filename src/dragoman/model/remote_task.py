@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from dragoman.model.types import TaskState
+
 
 class RemoteTask(Struct, frozen=True):
     """A task of another agent: where that agent is, and the task's id there."""
@@ -20,6 +22,25 @@ class BegunTask(RemoteTask, frozen=True, omit_defaults=True):
     answers: tuple[str, str] | None = None
     """The time and the message id of the question that the message answers, if the task still
     showed it when the agent had the message."""
+
+
+SENT = "sent"
+"""The kind of the private entry that names a task of another agent."""
+SEEN = "seen"
+"""The kind of the private entry with the state in which such a task was last seen. The entry has
+the turn 0, so that versions that do not know the kind pass over it when they run the turn again."""
+
+
+class SentTask(BegunTask, frozen=True, omit_defaults=True, kw_only=True):
+    """The same as it is logged, with the name on the agent's card."""
+
+    agent: str = ""
+
+
+class SeenTask(RemoteTask, frozen=True):
+    """The state in which a task of another agent was seen."""
+
+    state: TaskState
 
 
 def plain_address(url: str) -> str:

@@ -27,8 +27,9 @@ from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.routing import Router
 from dragoman.bindings.sse import Streams
 from dragoman.bindings.trusted_hosts import TrustedHosts
-from dragoman.model.caller import Caller, Policy
+from dragoman.model.caller import Caller, Policy, unqualified
 from dragoman.model.errors import A2AError, Unavailable
+from dragoman.model.operator import may_act
 from dragoman.security.card_keys import CardKey
 from dragoman.security.egress import Egress
 from dragoman.security.file_rules import Scan
@@ -41,13 +42,14 @@ from dragoman.server.settings import Settings, SettingsError
 from dragoman.server.watchdog import Watchdog
 from dragoman.server.worker import Worker, blamed
 from dragoman.stores.reservations import OWN, SECRETS, check_reservation, wrong_name
-from dragoman.stores.store import Store
-from dragoman.telemetry.logs import logger, redacted, secret
+from dragoman.stores.store import Head, Store
+from dragoman.telemetry.logs import audit, logger, redacted, secret
 from dragoman.telemetry.process_telemetry import Monitoring
 from dragoman.webhooks import delivery
 
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Port
+    from dragoman.server.fleet import FleetReporter, Numbers
     from dragoman.stores.admin import StoreAdmin
 
 
@@ -292,6 +294,44 @@ class App:
         """
         return CallerApp(caller, lambda: self.bodies, self._serve_caller)
 
+    def for_operator(self, caller: Caller) -> ASGI:
+        """The same as `for_caller` for an operator: a caller with the scope `operator` may also get
+        and follow the tasks of other owners in its tenant. With `operator:act` it may cancel them
+        and send messages to them; to approve something, it also needs the policy. With
+        `operator:all` this holds for all tenants. The log and `turn.caller` name the operator. Each
+        request about a task is in the audit log, whatever the settings say.
+
+        Without these scopes, the application is that of `for_caller`.
+        """
+        return CallerApp(caller, lambda: self.bodies, self._serve_caller, operates=True)
+
+    async def redrive(self, caller: Caller, task: str, webhook: str = "") -> int:
+        """Resume the delivery of the parked webhooks of a task, or of one of them, for an operator
+        who may act on the task. Returns how many there were. It is in the audit log, whatever the
+        settings say. Raises PermissionError if the caller may not, also if there is no such
+        task."""
+        found = await self._head(task)
+        if found is None or not may_act(caller, found.scope.tenant):
+            self.audit(caller, "redrive", "refused", task=task, webhook=webhook)
+            raise PermissionError(f"the caller may not redrive webhooks of the task {task!r}")
+        number = await self.store.redrive(task, webhook)
+        owner = unqualified(found.scope.owner)[1]
+        self.audit(caller, "redrive", task=task, webhook=webhook, owner=owner)
+        return number
+
+    async def _head(self, task: str) -> Head | None:
+        for agent in self.agents:
+            if (found := await self.store.find(agent, task)) is not None:
+                return found
+        return None
+
+    def audit(self, caller: Caller, event: str, result: str = "ok", **about: str) -> None:
+        """Write what an operator did or looked at to the audit log, whatever the settings say. An
+        application that shows tasks of other owners calls it for each look. `about` may name the
+        `agent`, the `task` and its `owner`."""
+        who = {"who": caller.identity, "realm": caller.realm, "tenant": caller.tenant}
+        audit(f"operator.{event}", result=result, **{**about, **who})
+
     def answer_first(
         self, handler: First, *, close: Callable[[], Awaitable[None]] | None = None
     ) -> None:
@@ -492,6 +532,8 @@ class App:
                         self.bodies.run(),
                         monitoring.run(),
                     ]
+                    if self.settings.fleet:
+                        jobs.append(self._reporter().run())
                     if self.ports:
                         jobs.append(self._update_ports(monitoring))
                     if egress is not None:
@@ -591,6 +633,22 @@ class App:
             running=lambda: self._worker.runs if self._worker else {},
             streams=lambda: len(self.streams.open),
         )
+
+    def _reporter(self) -> FleetReporter:
+        """Make what writes the rows of this process."""
+        from dragoman.server.fleet import FleetReporter
+
+        worker, services = self._worker, [each.service for each in self.endpoints.values()]
+        role = "worker" if not self.serves else "server" if worker else "serve only"
+
+        def numbers() -> Numbers:
+            messages = sum(service.accepted for service in services)
+            if worker is None:
+                return 0, len(self.streams.open), messages, 0, 0, 0
+            ended = worker.ended, worker.failed, worker.lost
+            return len(worker.runs), len(self.streams.open), messages, *ended
+
+        return FleetReporter(self.store, role, self.agents, numbers)
 
     async def _update_ports(self, monitoring: Monitoring) -> None:
         """Let the gRPC health service report the same as `/readyz`."""

@@ -12,15 +12,13 @@ from msgspec import Raw
 from dragoman.model import clock
 from dragoman.model.errors import TaskNotCancelable, TaskNotFound
 from dragoman.model.events import Entry, Private
-from dragoman.model.remote_task import BegunTask, RemoteTask
+from dragoman.model.remote_task import SEEN, SENT, BegunTask, RemoteTask, SeenTask
 from dragoman.stores.store import Head, Store, UnknownEntry
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
     from dragoman.agent.agent import Agent
 
-SENT = "sent"
-"""The kind of the private entry that names a task of another agent."""
 LONGEST = 3.0
 """Seconds that the cancels at other agents may take."""
 
@@ -33,6 +31,12 @@ def sent(remote: RemoteTask, name: str = "") -> Private:
     """The private entry for a task of another agent. With a `name`, it is that of the send that
     began the task or went on with it."""
     return Private(kind=SENT, name=name, value=Raw(msgspec.json.encode(remote)), at=clock.now())
+
+
+def seen(found: SeenTask) -> Entry:
+    """The private entry with the state of a task of another agent."""
+    event = Private(kind=SEEN, value=Raw(msgspec.json.encode(found)), at=clock.now())
+    return Entry(0, event, 0, b"")
 
 
 def delegated(entries: Iterable[Entry]) -> tuple[RemoteTask, ...]:

@@ -16,6 +16,7 @@ from dragoman.bells.bell import Bell
 from dragoman.model.errors import Unavailable
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.server.delegated_tasks import log_remaining
+from dragoman.server.failed_turns import failed
 from dragoman.server.settings import Settings
 from dragoman.stores.store import GIVEN_UP, Head, Store
 from dragoman.telemetry.logs import logger
@@ -27,6 +28,7 @@ WAKE = 1000
 ATTEMPTS = 5
 """How often a durable handler runs without finishing another step before its task fails."""
 LONGEST_DELAY = 60.0
+LOST = "the worker stopped in the middle of the turn: its lease expired"
 LATE = 0.5
 """A check is in time if the store answers within this many seconds, or within one interval if that
 is longer."""
@@ -121,7 +123,8 @@ class Maintenance:
     async def _take(self, head: Head) -> None:
         event = self._final_status(head)
         delay = self._delay(head) if event is None else 0.0
-        if await self.store.revoke(head, event, expired=True, delay=delay) is None:
+        note = failed(head, "lost", LOST) if head.holder else None
+        if await self.store.revoke(head, event, expired=True, delay=delay, note=note) is None:
             return
         if event is not None and head.canceling:
             await log_remaining(self.store, head)

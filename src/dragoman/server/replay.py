@@ -8,11 +8,10 @@ from msgspec import Struct
 
 from dragoman.agent.durable import FORM
 from dragoman.model.events import Entry, Private, Received
-from dragoman.model.remote_task import BegunTask, RemoteTask
+from dragoman.model.remote_task import SENT, BegunTask, RemoteTask
 from dragoman.model.task_secret import HANDED_OVER, WRITTEN
 from dragoman.model.types import Artifact, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.server import delegated_tasks
-from dragoman.server.delegated_tasks import SENT
 from dragoman.server.reader import BATCH, History
 from dragoman.stores.store import Claim, Head, Store
 

@@ -35,7 +35,7 @@ from dragoman.model.conversation import MessagePlace
 from dragoman.model.errors import InvalidAgentResponse, Unavailable
 from dragoman.model.events import Entry, Event, Private, Received, Reply
 from dragoman.model.lineage import origin
-from dragoman.model.remote_task import RemoteTask
+from dragoman.model.remote_task import RemoteTask, SeenTask
 from dragoman.model.task_secret import HANDED_OVER
 from dragoman.model.types import (
     Role,
@@ -45,6 +45,7 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.server import context_order, delegated_tasks
+from dragoman.server.failed_turns import failed
 from dragoman.server.replay import POSTPONED, SAVED, resumed
 from dragoman.server.run_reads import RunReads
 from dragoman.server.run_writes import WORKING, RunWrites
@@ -114,6 +115,10 @@ class Run(RunWrites, RunReads):
     """When the claim may expire, by the clock of this process."""
 
     _stopper: asyncio.Task[None] | None = None
+    _seen: Mapping[str, TaskState] = {}
+    """The states of tasks of other agents, as they are in the log."""
+    _stopped: BaseException | None = None
+    """What ended the handler at its deadline."""
     handed_over = 0.0
     """The time limit of a handover in seconds; 0 if the task was not handed over."""
 
@@ -244,6 +249,12 @@ class Run(RunWrites, RunReads):
         if not (self.ended or self.lost):
             self.record(delegated_tasks.sent(remote, name))
 
+    def see(self, found: SeenTask) -> None:
+        """See `Running.see`. Nobody waits for it."""
+        if not (self.ended or self.lost) and self._seen.get(found.id) is not found.state:
+            self._seen = {**self._seen, found.id: found.state}
+            self._pending.append(delegated_tasks.seen(found))
+
     async def in_thread(self, call: Callable[[], Any]) -> Any:
         """Run a blocking call."""
         return await self.worker.threads.run(call)
@@ -363,7 +374,9 @@ class Run(RunWrites, RunReads):
                 elif self.turn._made_count > self.turn._handed_count:
                     self._unyielded()
             except asyncio.CancelledError as error:
-                if not self.reason and not self.lost:
+                if self.reason == "deadline":
+                    self._stopped = error
+                elif not self.reason and not self.lost:
                     self._failed(error)
             except InvalidAgentResponse as error:
                 self._invalid(error)
@@ -448,6 +461,7 @@ class Run(RunWrites, RunReads):
         if self.reason == "cancel":
             event = self.turn._status(TaskState.CANCELED, None, None)
         elif self.reason == "deadline":
+            self._note_failure("deadline", self.words("deadline"), self._stopped)
             event = self.turn._status(TaskState.FAILED, self.words("deadline"), None)
         elif self.paused:
             return
@@ -527,6 +541,7 @@ class Run(RunWrites, RunReads):
         self._report(error)
         if not self.ended and not self.lost:
             reason = error.message.encode("utf-8", "replace").decode()
+            self._note_failure("invalid", reason, error)
             self._append(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
 
     def _user_error(self, error: UserError) -> None:
@@ -537,6 +552,7 @@ class Run(RunWrites, RunReads):
         logger.info(words, self.handler.name, name, error.shown, exc_info=cause)
         self._report(error)
         if not self.ended and not self.lost:
+            self._note_failure("user_error", f"the handler raised {name}", cause or error)
             self._append(self.turn.fail(error.shown), ours=True)
 
     def _failed(self, error: BaseException) -> None:
@@ -548,8 +564,21 @@ class Run(RunWrites, RunReads):
         logger.error(words, self.handler.name, name, correlation, exc_info=error)
         self._report(error)
         if not self.ended and not self.lost:
+            self._note_failure("error", f"the handler raised {name}", error, correlation)
             words = f"The agent failed ({name}); correlation id {correlation}"
             self._append(self.turn.fail(words), ours=True)
+
+    def _note_failure(
+        self,
+        reason: str,
+        text: str,
+        error: BaseException | None = None,
+        correlation: str = "",
+    ) -> None:
+        """Log for operators how the turn went wrong."""
+        self._pending.append(
+            failed(self.claim.head, reason, text, error=error, correlation=correlation)
+        )
 
     def _unyielded(self) -> None:
         """Warn about events that the handler has made and not handed over."""

@@ -100,6 +100,8 @@ class Service:
         self._quota = Quota(settings.quota_tasks, settings.quota_waiting, store.tally)
         self.scopes = TaskScopes(agent, store, policy, mounted)
         self._work = f"work:{agent.key}"
+        self.accepted = 0
+        """How many messages it has accepted."""
         self.offered = frozenset(extension.uri for extension in agent.extensions)
         self.required = tuple(e.uri for e in agent.extensions if e.required)
 
@@ -109,6 +111,8 @@ class Service:
         """Accept a message and wait for its result, unless the request says not to wait."""
         task = request.message.task_id
         scope = await self.scopes.of_task(request.tenant, call, "SendMessage", task)
+        if call.operator is not None:
+            await self.scopes.check_message(request, call, "SendMessage", scope)
         accepted = await self._accept(request, scope, call)
         number, configuration, head = accepted.number, request.configuration, accepted.head
         # Claimed in the write that accepted it: the log can have no events of it yet.
@@ -144,6 +148,8 @@ class Service:
         self._streaming()
         task = request.message.task_id
         scope = await self.scopes.of_task(request.tenant, call, "SendStreamingMessage", task)
+        if call.operator is not None:
+            await self.scopes.check_message(request, call, "SendStreamingMessage", scope)
         accepted = await self._accept(request, scope, call)
         head, number = accepted.head, accepted.number
         place = None if accepted.fresh else self._place(call, head.id)
@@ -473,6 +479,7 @@ class Service:
         began = 0.0 if timed is None else time.perf_counter()
         try:
             accepted = await accepting
+            self.accepted += 1
             if not accepted.head.holder:
                 self.bell.carry(self._work)
             if timed is not None:

@@ -21,7 +21,9 @@ from dragoman.agent.threads import Threads
 from dragoman.bells.bell import Bell
 from dragoman.model import clock
 from dragoman.model.errors import Unavailable
-from dragoman.model.types import TaskStatusUpdateEvent
+from dragoman.model.events import Entry
+from dragoman.model.types import TaskState, TaskStatusUpdateEvent
+from dragoman.server.failed_turns import failed, stack_of
 from dragoman.server.loop_pacing import Pace
 from dragoman.server.run import Run
 from dragoman.server.settings import Settings
@@ -36,6 +38,8 @@ RESERVED = 10
 """One slot of this many is never given to an owner who has all the others."""
 LATER = 30.0
 """How many seconds pass before a turn is tried again that the code here cannot run."""
+RETURNED = {"": "shutdown", "drain": "shutdown", "deadline": "deadline", "store": "store"}
+"""Why a turn is returned before its end, as its log says it."""
 CLAIMS = 64
 """The most tasks of one claim, so that other workers get some, too."""
 
@@ -105,6 +109,9 @@ class Worker:
         handler."""
         self._returned: list[asyncio.Future[Any]] = []
         self._look_again = False
+        self.ended = self.failed = self.lost = 0
+        """How many runs have ended, how many of them have failed their task, and how many had lost
+        their claim."""
         self._context = contextvars.copy_context()
 
     async def run(self) -> None:
@@ -163,6 +170,11 @@ class Worker:
             if self.metrics is not None:
                 took = time.monotonic() - (run.deadline - run.limit)
                 self.metrics.turn.at(run.agent.key, run.outcome).observe(took)
+            self.ended += 1
+            if run.lost:
+                self.lost += 1
+            elif run.state is TaskState.FAILED:
+                self.failed += 1
             full = len(self.runs) >= self._most_alone
             del self.runs[run.claim.head.id]
             owner = owner_of(run.claim.head.scope)
@@ -338,8 +350,10 @@ class Worker:
         """End the task without its handler, which ignores the cancellation."""
         event = run.turn.fail(run.words("deadline"))
         assert isinstance(event, TaskStatusUpdateEvent)
+        text = f"{run.words('deadline')}, and its handler ignored the cancellation"
+        note = failed(run.claim.head, "deadline", text, stack=stack_of(run.task))
         try:
-            await self._release(run.claim.head, event)
+            await self._release(run.claim.head, event, note=note)
             self.abandon(run)
         finally:
             self._overdue.discard(run)
@@ -372,10 +386,13 @@ class Worker:
         # A released task with a pending cancel is canceled.
         if run.claim.attempt > run.agent.retries and run.reason != "cancel" and not durable:
             event = run.turn.fail(run.words(run.reason or "drain"))
+        note = None
+        if run.reason in RETURNED and not durable:
+            note = failed(run.claim.head, RETURNED[run.reason], run.words(run.reason))
         key = run.claim.head.id, run.claim.epoch
         self._given_up.add(key)
         try:
-            await self._release(run.claim.head, event, begun=not durable)  # type: ignore[arg-type]
+            await self._release(run.claim.head, event, begun=not durable, note=note)  # type: ignore[arg-type]
             self._given_up.discard(key)
         except Unavailable as error:  # then its lease expires
             logger.error("cannot return a turn to the queue: %s", error)
@@ -404,9 +421,10 @@ class Worker:
         *,
         begun: bool = True,
         delay: float = 0.0,
+        note: Entry | None = None,
     ) -> None:
         """Release a claim, and wake the readers and workers concerned."""
-        if await self.store.revoke(head, event, begun=begun, delay=delay) is not None:
+        if await self.store.revoke(head, event, begun=begun, delay=delay, note=note) is not None:
             self.bell.ring(head.id)
             if event is None and not delay:
                 self.bell.ring(f"work:{head.scope.agent}")

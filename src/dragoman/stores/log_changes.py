@@ -144,12 +144,13 @@ def revoke(
     expired: bool,
     begun: bool,
     delay: float,
+    note: Entry | None = None,
 ) -> Head | None:
     """End a claim. Returns None if it has ended already. Raises Unreadable."""
     row = transaction.row(head.id)
     now = transaction.now if expired else None
     if row is None or not row.revoke(
-        head.epoch, event, now, begun=begun, wall=transaction.wall, delay=delay
+        head.epoch, event, now, begun=begun, wall=transaction.wall, delay=delay, note=note
     ):
         return None
     transaction.touch(row)

@@ -11,12 +11,14 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from dragoman.model.caller import Scope
-from dragoman.model.events import CancelRequested
+from dragoman.model.events import CancelRequested, Entry
 from dragoman.model.types import TaskStatusUpdateEvent
 from dragoman.security.encryption import Encryption
 from dragoman.stores import log_changes
 from dragoman.stores.codec import secrets
 from dragoman.stores.delivery_order import DeliveryOrder
+from dragoman.stores.encrypted_values import encrypt_private
+from dragoman.stores.process_rows import FLEET, LIVES, ProcessRow, row_body
 from dragoman.stores.reservations import PRUNE_AT_ONCE, PRUNE_EVERY, decode_value, encode_value
 from dragoman.stores.store import Head, Receipt, Unreadable, Webhook
 from dragoman.stores.unreadable_rows import UnreadableRows
@@ -113,10 +115,19 @@ class SqlStore:
         expired: bool = False,
         begun: bool = True,
         delay: float = 0.0,
+        note: Entry | None = None,
     ) -> Head | None:
         """See `Store.revoke`."""
+        if note is not None:
+            encrypt_private([note], head.id, self._encryption)
         work = partial(
-            log_changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
+            log_changes.revoke,
+            head=head,
+            event=event,
+            expired=expired,
+            begun=begun,
+            delay=delay,
+            note=note,
         )
         try:
             return await self._writer.submit(work, head.id, fresh=True)
@@ -138,6 +149,10 @@ class SqlStore:
         if found is body:
             return value
         return decode_value(found, space, key, self._encryption)
+
+    async def report(self, row: ProcessRow) -> None:
+        """See `Store.report`."""
+        await self._reserve_body(FLEET, row.key, row_body(row), LIVES)
 
     async def _prune_reservations(self) -> int:
         if time.monotonic() - self._reservations_swept < PRUNE_EVERY:

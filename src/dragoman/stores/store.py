@@ -32,6 +32,7 @@ from dragoman.model.types import (
 
 if TYPE_CHECKING:
     from dragoman.stores.admin import Make
+    from dragoman.stores.process_rows import ProcessRow
 
 GIVEN_UP = 1e-9
 """The lease of a claim whose process is known to have ended."""
@@ -465,10 +466,12 @@ class Store(Protocol):
         expired: bool = False,
         begun: bool = True,
         delay: float = 0.0,
+        note: Entry | None = None,
     ) -> Head | None:
         """End the epoch of this head if it is still the current one and, with `expired`, its time
         is still over. Writes a terminal event, or lets another worker try again after `delay`
-        seconds. If the turn had not `begun`, this does not count as an attempt."""
+        seconds. If the turn had not `begun`, this does not count as an attempt. The private entry
+        `note` is written before the event."""
 
     async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
         """Make up to `limit` tasks of these agents ready whose time has come. Returns how many per
@@ -503,6 +506,10 @@ class Store(Protocol):
         expired, it is the given one from now on, for `keep` seconds by the store's clock; None is
         for ever. The caller has checked the arguments (`check_reservation`). Raises Unavailable,
         also if the value is encrypted and the key is missing."""
+
+    async def report(self, row: ProcessRow) -> None:
+        """Keep a row about a process under its key for an hour by the store's clock, unencrypted.
+        `StoreAdmin.fleet` returns it. Raises Unavailable."""
 
     # -- for the delivery of webhooks
 

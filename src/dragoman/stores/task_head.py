@@ -260,9 +260,11 @@ class TaskHead:
         begun: bool = True,
         wall: float = 0.0,
         delay: float = 0.0,
+        note: Entry | None = None,
     ) -> bool:
         """End the epoch if it is still this one; with a time, only if it is over at that time. With
-        `delay` the task does not run again before that many seconds have passed."""
+        `delay` the task does not run again before that many seconds have passed. `note` is written
+        first."""
         if self.epoch != epoch or self.state.terminal:
             return False
         if now is not None and not self.expired(now, wall):
@@ -270,6 +272,8 @@ class TaskHead:
         self.epoch += 1
         if not begun:
             self.attempt = max(self.attempt - 1, 0)
+        if note is not None:
+            self.write(note)
         if event is not None:
             self.write(Entry(0, event))
             self._end()

@@ -745,7 +745,7 @@ async def test_turns_that_began_before(
     lives = Lives(handler, store)
     task = (await lives.send()).head.id
     await lives.life()
-    assert await lives.private(task) == ["sent", "step", "asked"]
+    assert await lives.private(task) == ["sent", "seen", "step", "asked"]
     older()
     for answer in ("four", "five"):
         await lives.send(answer, task)

@@ -13,10 +13,12 @@ import mcp.types as types
 import pytest
 from mcp import MCPError
 
-from dragoman import App
+from dragoman import Agent, AgentCard, AgentSkill, App, Caller, Turn
 from dragoman.mcp import McpApp, mounts
+from dragoman.security import Anonymous, ApiKey
 from dragoman.stores.memory import MemoryStore
 from tests.harness.server import served
+from tests.harness.stores import database
 from tests.products.mcp import served_agents as desk
 from tests.products.mcp.clients import NEW, OLD, OLDER, VERSIONS, User, client, task_of, text
 
@@ -138,7 +140,7 @@ async def test_an_agent_that_waits_for_the_login_goes_on(url: str, version: str)
 
     class Visitor(User):
         async def elicit(self, context: Any, params: types.ElicitRequestParams) -> Any:
-            desk.logged_in.set()
+            asyncio.get_running_loop().call_later(0.3, desk.logged_in.set)
             return await super().elicit(context, params)
 
     async with client(url, version, Visitor({})) as found:
@@ -231,7 +233,7 @@ async def test_examples_are_prompts(url: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_long_call_is_answered_with_its_task(hasty: str, version: str) -> None:
-    async with client(hasty, version) as found:
+    async with client(hasty, version) as found, asyncio.timeout(15):
         result = await found.call_tool("wait", HELLO)
         id = task_of(result)
         assert "`get_task`" in text(result)
@@ -262,6 +264,10 @@ async def test_a_repetition_runs_nothing_twice(url: str) -> None:
         wrong = await found.call_tool("echo", {"message": "Bye"}, meta=meta)
     assert task_of(first) == task_of(second) != task_of(other)
     assert wrong.is_error
+    header = {"Idempotency-Key": "one"}
+    async with client(url, headers=header) as found, client(url, OLD, headers=header) as older:
+        assert task_of(await found.call_tool("echo", HELLO)) == task_of(first)
+        assert task_of(await older.call_tool("echo", HELLO)) == task_of(first)
 
 
 async def test_ids_of_requests_alone_are_no_key(url: str) -> None:
@@ -269,6 +275,32 @@ async def test_ids_of_requests_alone_are_no_key(url: str) -> None:
         first = await one.call_tool("echo", HELLO)  # both have the same id
         second = await two.call_tool("echo", HELLO)
     assert task_of(first) != task_of(second)
+
+
+async def test_callers_see_the_skills_of_the_card_that_is_for_them() -> None:
+    shop = Agent("Shop", description="Sells.")
+
+    @shop.handler
+    @shop.skill
+    async def sell(turn: Turn) -> str:
+        """Sell something."""
+        return turn.caller.identity or "nobody"
+
+    @shop.extended_card
+    def for_friends(caller: Caller, card: AgentCard) -> AgentCard:
+        more = AgentSkill(id="discount", name="Discount", description="For friends.", tags=("x",))
+        return card.replace(skills=(*card.skills, more))
+
+    keys = ApiKey(header="X-Key", keys={"ann": "anns-key"})
+    app = App(shop, mounts=mounts(shop), auth=[keys, Anonymous()])
+    async with served(app) as server:
+        async with client(f"{server.url}/mcp") as found:
+            assert [tool.name for tool in (await found.list_tools()).tools][:1] == ["sell"]
+            assert text(await found.call_tool("sell", HELLO)) == "nobody"
+        async with client(f"{server.url}/mcp", headers={"X-Key": "anns-key"}) as found:
+            names = [tool.name for tool in (await found.list_tools()).tools]
+            assert names[:2] == ["sell", "discount"]
+            assert text(await found.call_tool("sell", HELLO)) == "ann"
 
 
 async def test_a_large_file_is_a_link(url: str) -> None:
@@ -280,8 +312,9 @@ async def test_a_large_file_is_a_link(url: str) -> None:
     assert len(base64.b64decode(read.contents[0].blob)) == 1_500_000
 
 
-async def test_replicas_share_tasks_and_secrets() -> None:
-    store = MemoryStore()
+@pytest.mark.parametrize("kind", ["memory", pytest.param("postgres", marks=pytest.mark.slow)])
+async def test_replicas_share_tasks_and_secrets(kind: str) -> None:
+    store = MemoryStore() if kind == "memory" else database()
     one = App(desk.desk, mounts=mounts(desk.desk), store=store)
     two = App(desk.desk, mounts=mounts(desk.desk), store=store)
     async with served(one) as first, served(two) as second:
@@ -306,9 +339,10 @@ async def test_open_streams_do_not_hold_up_the_end_of_the_server() -> None:
         session = await old.__aenter__()
         await session.list_tools()
         async with client(url) as found, found.listen(tools_list_changed=True) as changes:
-            calling = asyncio.create_task(found.call_tool("wait", HELLO))
-            began = asyncio.get_running_loop().time()
             desk.began = asyncio.Event()
+            calling = asyncio.create_task(found.call_tool("wait", HELLO))
+            await desk.began.wait()
+            began = asyncio.get_running_loop().time()
             server.should_exit = True
             async with asyncio.timeout(8):
                 async for _ in changes:

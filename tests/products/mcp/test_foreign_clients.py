@@ -9,15 +9,20 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import mcp.types as types
 import pytest
+from mcp import StdioServerParameters
 
 from dragoman import Agent, App
 from dragoman.mcp import mounts
 from tests.harness.command import environment
-from tests.harness.server import served
+from tests.harness.server import served, serving
 from tests.interop.peers import FULL, environments
 from tests.products.mcp import conformance_agent, served_agents
+from tests.products.mcp.changing_agents import Replaced, agent_with
+from tests.products.mcp.clients import NEW, VERSIONS, client
 
 pytestmark = pytest.mark.skipif(not FULL, reason="INTEROP=full, as in `make interop`")
 HERE = Path(__file__).parent
@@ -91,6 +96,41 @@ async def test_the_client_of_fastmcp(mode: str, transport: str, tmp_path: Path) 
             "working": "working",
             "canceled": "cancelled",
         }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_changed_card_is_announced_on_standard_input(version: str, tmp_path: Path) -> None:
+    told = asyncio.Event()
+
+    async def hear(message: Any) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            told.set()
+
+    replaced = Replaced()
+    async with App(agent_with("before")) as first, App(agent_with("after")) as second:
+        replaced.app = first
+        async with serving(replaced, lifespan="off") as url:
+            code = (
+                "from dragoman.mcp.server import application; application.LOOK = 0.1\n"
+                f"from dragoman.cli import main; main(['mcp', {url!r}])"
+            )
+            command = StdioServerParameters(
+                command=sys.executable,
+                args=["-c", code],
+                env=environment(XDG_STATE_HOME=str(tmp_path)),
+            )
+            async with client(command, version, message_handler=hear) as found:
+                assert (await found.list_tools()).tools[0].name == "before"
+                if version == NEW:
+                    async with found.listen(tools_list_changed=True) as changes:
+                        replaced.app = second
+                        async with asyncio.timeout(20):
+                            await anext(aiter(changes))
+                else:
+                    replaced.app = second
+                    async with asyncio.timeout(20):
+                        await told.wait()
+                assert (await found.list_tools()).tools[0].name == "after"
 
 
 async def test_the_conformance_tests_of_mcp() -> None:

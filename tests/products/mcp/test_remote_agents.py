@@ -13,13 +13,14 @@ import mcp.types as types
 import pytest
 from mcp import MCPError
 
-from dragoman import Agent, App, Caller, Request
+from dragoman import App, Caller, Request
 from dragoman.client import Client
 from dragoman.mcp import McpApp
 from dragoman.mcp.server import application
 from dragoman.security import ApiKey
 from tests.harness.server import served, serving
 from tests.products.mcp import served_agents as desk
+from tests.products.mcp.changing_agents import Replaced, agent_with
 from tests.products.mcp.clients import NEW, OLD, VERSIONS, User, client, task_of, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -171,29 +172,6 @@ async def _opened(http: httpx.AsyncClient, url: str) -> dict[str, str]:
 
 
 # ---- cards -----------------------------------------------------------------------------------
-
-
-class Replaced:
-    """An agent that another one replaces."""
-
-    def __init__(self) -> None:
-        self.app: Any = None
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """See ASGI."""
-        await self.app(scope, receive, send)
-
-
-def agent_with(skill: str) -> Agent:
-    """An agent with one skill."""
-    found = Agent("Changing", description="Changes.", version="1")
-
-    @found.skill(id=skill, tags=["x"])
-    async def answer() -> str:
-        """Answer."""
-        return skill
-
-    return found
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -54,8 +54,8 @@ async def test_a_question_is_answered_by_an_update(url: str) -> None:
         assert asked.input_requests is not None
         ((key, request),) = asked.input_requests.items()
         assert request["params"]["message"] == "Which date?"
-        for id in ("another", key, key):  # unknown and answered ones are ignored
-            answer = {"action": "accept", "content": {"answer": "On Monday"}}
+        for id, day in (("another", "Friday"), (key, "Monday"), (key, "Sunday")):
+            answer = {"action": "accept", "content": {"answer": f"On {day}"}}
             await ask(session, "tasks/update", task.task_id, inputResponses={id: answer})
         done = await until(session, task.task_id, lambda got: got.status in ENDED)
     assert done.result is not None

@@ -103,7 +103,12 @@ def test_schemas_are_clean() -> None:
     schema = {
         "type": "object",
         "properties": {
-            "city": {"type": "string", "description": f"Where{HIDDEN}", "enum": ["Rome", HIDDEN]},
+            "city": {
+                "type": "string",
+                "description": f"Where{HIDDEN}",
+                "enum": ["Rome", HIDDEN],
+                "x-mcp-header": "City",
+            },
             f"evil{HIDDEN}": {"type": "string"},
         },
         "required": ["city"],

@@ -114,7 +114,8 @@ class OwnAgents:
     def _connect(self, key: str, caller: Caller) -> Client:
         several = len(self._app.agents) > 1
         where = f"{INSIDE}/{key}" if several else INSIDE
-        return Client.connect(where, app=self._app.for_caller(caller))
+        # no network is in between, so another attempt would get the same answer
+        return Client.connect(where, app=self._app.for_caller(caller), attempts=1)
 
 
 # ---- remote agents ---------------------------------------------------------------------------

@@ -13,7 +13,12 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ToolsListChanged,
+)
 
 from dragoman import __version__
 from dragoman.mcp.server import (
@@ -45,6 +50,7 @@ class AgentServer(Server[Any]):
             name,
             version=__version__,
             instructions=INSTRUCTIONS,
+            get_tool_input_schema=_no_headers,
             on_list_tools=self._list_tools,
             on_list_prompts=self._list_prompts,
             on_get_prompt=self._get_prompt,
@@ -94,6 +100,7 @@ class AgentServer(Server[Any]):
     async def announce(self) -> None:
         """Tell all clients that the tools have changed."""
         await self._bus.publish(ToolsListChanged())
+        await self._bus.publish(PromptsListChanged())
         await self._clients.tools_changed()
 
     def end_subscriptions(self) -> None:
@@ -191,3 +198,7 @@ class AgentServer(Server[Any]):
     def _principal(self, context: Context) -> str:
         caller = Exchange(context, self.state).caller
         return f"{caller.tenant}\0{caller.qualified}"
+
+
+def _no_headers(name: str) -> None:
+    """No parameter of a tool is also a header, so there is nothing to compare."""

@@ -10,7 +10,7 @@ import mcp.types as mcp
 from msgspec import UNSET, Struct
 
 from dragoman import Task, TaskState
-from dragoman.client import Client, Result
+from dragoman.client import Client, Result, Stream
 from dragoman.mcp.elicitation_schema import Form, answer, form, schema_of
 from dragoman.prompt_safety import clean
 
@@ -89,18 +89,29 @@ def _approval(words: str) -> Form:
     return form(words, schema)
 
 
-async def deliver(client: Client, question: Question, response: mcp.ElicitResult, key: str) -> None:
+async def deliver(
+    client: Client, question: Question, response: mcp.ElicitResult, key: str
+) -> Stream | None:
     """Send the user's answer to the task. To decline tells the agent so, or declines the approval
-    that it asks for. (To cancel is no answer, and is not for here.)"""
+    that it asks for. (To cancel is no answer, and is not for here.) Returns the stream of what
+    follows, if the agent streams it; the message is sent when the stream is read."""
     accepted = response.action == "accept"
     content = response.content or {}
     if question.approval:
         await decide(client, question, key, accepted and bool(content.get(APPROVE)))
-        return
+        return None
     said: Any = DECLINED
     if accepted:
         said = LOGGED_IN if question.url else answer(question.form, content)
-    await client.send(said, task=question.task.id, wait=False, key=key)
+    return await send_to_task(client, question.task.id, said, key)
+
+
+async def send_to_task(client: Client, task: str, said: Any, key: str) -> Stream | None:
+    """Send a message to a task; see `deliver`."""
+    if client.card.capabilities.streaming:
+        return client.stream(said, task=task, key=key)
+    await client.send(said, task=task, wait=False, key=key)
+    return None
 
 
 async def decide(client: Client, question: Question, key: str, approved: bool) -> None:

@@ -84,7 +84,10 @@ async def update(exchange: Exchange, params: UpdateParams) -> HandlerResult:
         return DONE
     key = digest("answer", found.task.id, question.id)
     async with found.agent.connect() as client:
-        await deliver(client, question, response, key)
+        stream = await deliver(client, question, response, key)
+        if stream is not None:
+            async with stream:
+                await anext(aiter(stream), None)  # the agent has it
     return DONE
 
 

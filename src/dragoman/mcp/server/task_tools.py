@@ -10,11 +10,11 @@ import mcp.types as mcp
 from mcp.server.context import HandlerResult
 
 from dragoman import Part
-from dragoman.client import Client, Result
+from dragoman.client import Client, Result, Stream
 from dragoman.mcp.server import results
 from dragoman.mcp.server.exchange import Exchange
 from dragoman.mcp.server.exposed_agents import FAILURES, FoundTask
-from dragoman.mcp.server.questions import decide, question_of
+from dragoman.mcp.server.questions import decide, question_of, send_to_task
 from dragoman.mcp.server.tool_call import Call, failure
 
 TASK_ID = {"type": "string", "description": "The id of the task, from the result of a tool."}
@@ -115,8 +115,9 @@ async def _answer(
             return failure("answer_task: the task asks for an approval: give `approve`")
         decision = approve
 
-        async def begin(client: Client) -> None:
+        async def begin(client: Client) -> Stream | None:
             await decide(client, question, key, decision)
+            return None
 
     else:
         parts = [Part(text=words)] if isinstance(words, str) and words else []
@@ -124,8 +125,8 @@ async def _answer(
         if not parts:
             return failure("answer_task: give the answer in `message` or in `data`")
 
-        async def begin(client: Client) -> None:
-            await client.send(parts, task=found.task.id, wait=False, key=key)
+        async def begin(client: Client) -> Stream | None:
+            return await send_to_task(client, found.task.id, parts, key)
 
     call = Call(exchange, found.agent, task=found.task.id)
     return await call.run(begin, before=question.id)

@@ -56,7 +56,7 @@ async def call_skill(
     key = exchange.key(found.tool.name, arguments)
 
     async def begin(client: Client) -> Stream:
-        return await sent(client, parts, skill=found.skill.id, key=key)
+        return await send_to_skill(client, parts, skill=found.skill.id, key=key)
 
     schema = found.tool.output_schema is not None
     return await Call(exchange, found.agent, schema=schema).run(begin)
@@ -72,27 +72,28 @@ async def continue_call(
     task, _, asked = state.partition("\n")
     response = (responses or {}).get(ANSWER)
 
-    async def begin(client: Client) -> None:
+    async def begin(client: Client) -> Stream | None:
         question = question_of(await client.task(task).get())
         if question is None or question.id != asked:
-            return  # it was answered
+            return None  # it was answered
         if not isinstance(response, mcp.ElicitResult) or response.action == "cancel":
             raise _Unanswered(question)
-        await _resume(client, question, response)
+        return await _resume(client, question, response)
 
     schema = found.tool.output_schema is not None
     return await Call(exchange, found.agent, task=task, schema=schema).run(begin, before=asked)
 
 
-async def _resume(client: Client, question: Question, response: mcp.ElicitResult) -> None:
+async def _resume(client: Client, question: Question, response: mcp.ElicitResult) -> Stream | None:
     """Send the answer to a question. Who has only opened a page of login has not logged in yet:
     nothing is sent then."""
-    if not question.url or response.action != "accept":
-        key = digest(ANSWER, question.task.id, question.id)
-        await deliver(client, question, response, key)
+    if question.url and response.action == "accept":
+        return None
+    key = digest(ANSWER, question.task.id, question.id)
+    return await deliver(client, question, response, key)
 
 
-async def sent(client: Client, content: Any, *, skill: str, key: str) -> Stream:
+async def send_to_skill(client: Client, content: Any, *, skill: str, key: str) -> Stream:
     """Send a message. An agent that does not stream names the task at once, so that it is known
     while the agent works."""
     if client.card.capabilities.streaming:
@@ -198,8 +199,8 @@ class Call:
                 return results.asks(self._agent, question, schema=self._schema)
             if response.action == "cancel":
                 return results.asks(self._agent, question, schema=self._schema)
-            await _resume(client, question, response)
-            stream, before = None, question.id
+            stream = await _resume(client, question, response)
+            before = question.id
 
     def _result(self, result: Result) -> mcp.CallToolResult:
         modern = self._exchange.modern

@@ -28,6 +28,7 @@ FILE = {
     "format": "uri",
     "description": "The URL of a file, or its content as a data: URL.",
 }
+HEADER = "x-mcp-header"
 WORDS_ONLY = ("text", "text/plain", "application/json")
 """The media types of messages without files."""
 _DATA = re.compile(r"data:([\w.+/-]*)((?:;[\w.+=-]+)*?)(;base64)?,(.*)", re.DOTALL)
@@ -131,8 +132,23 @@ def _input(card: AgentCard, skill: RemoteSkill, listed: AgentSkill) -> dict[str,
     # what is missing, the agent asks for: the user may know it, and a model would invent it
     asked = {} if skill.ask else {"required": required}
     schema = {key: item for key, item in schema.items() if key != "required"}
-    found: dict[str, Any] = clean_schema({**schema, "properties": fields, **asked})
+    found: dict[str, Any] = _without_headers(
+        clean_schema({**schema, "properties": fields, **asked})
+    )
     return {"type": "object", **found}
+
+
+def _without_headers(schema: Any) -> Any:
+    """The schema without words of MCP that make clients send a parameter as a header, too."""
+    if isinstance(schema, list):
+        return [_without_headers(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _without_headers(item)
+        for name, item in schema.items()
+        if name.lower() != HEADER or isinstance(item, dict)
+    }
 
 
 def _words(modes: Sequence[str]) -> dict[str, Any]:

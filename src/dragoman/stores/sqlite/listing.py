@@ -84,20 +84,21 @@ def page(db: sqlite3.Connection, choice: Choice) -> TaskPage:
 def counts(db: sqlite3.Connection, choice: Choice, most: int) -> Counts:
     """Count the tasks of a choice by state."""
     narrow = choice.context or choice.id or choice.since or choice.until
+    where, values = _whose(choice)
+    found = db.execute(  # these numbers are kept while writing
+        "SELECT state, sum(number) FROM tally JOIN scope ON scope.key = tally.scope "
+        f"WHERE {where} GROUP BY state",
+        values,
+    ).fetchall()
+    known = {STATES[state]: number for state, number in found if state in STATES and number > 0}
+    if choice.states:
+        known = {state: number for state, number in known.items() if state in choice.states}
+    if not narrow and choice.skill is None:
+        return Counts(known, True)
     sums: dict[TaskState, int] = {}
-    if not narrow and choice.skill is None:  # these numbers are kept while writing
-        where, values = _whose(choice)
-        for state, number in db.execute(
-            "SELECT state, sum(number) FROM tally JOIN scope ON scope.key = tally.scope "
-            f"WHERE {where} GROUP BY state",
-            values,
-        ):
-            if number > 0 and state in STATES and STATES[state] in (choice.states or TaskState):
-                sums[STATES[state]] = number
-        return Counts(sums, True)
     rest, values = _filters(choice)
     complete = True
-    for state in choice.states or TaskState:
+    for state in known:
         number = 0
         for where, own in _parts(db, choice, (state,)):
             (more,) = db.execute(
