@@ -339,6 +339,16 @@ async def test_replicas_share_tasks_and_secrets(kind: str) -> None:
     assert text(result) == "Booked On Monday"
 
 
+async def test_before_the_start_and_after_the_end_it_says_that_it_is_unavailable() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await McpApp()({"type": "http", "dragoman.caller": Caller()}, None, send)
+    assert sent[0]["status"] == 503
+
+
 async def test_open_streams_do_not_hold_up_the_end_of_the_server() -> None:
     app = App(desk.desk, mounts=mounts(desk.desk), drain_timeout=0.2)
     async with served(app) as server:
