@@ -89,7 +89,9 @@ class Console:
         if self._bound is not app:
             self._bound = app
             self.source = self._source or ServedAgents(app)
-            self.reader = StoreReader(self._store or (lambda: app.admin(write=True)))
+            self.reader = StoreReader(
+                self._store or (lambda: app.admin(write=True)), prepare=self._store is None
+            )
             self._counted: tuple[float, Any, Any] = (0.0, None, None)
             self.history = History(self.reader)
 

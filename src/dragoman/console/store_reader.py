@@ -30,13 +30,18 @@ HOOKS = 500
 
 
 class StoreReader:
-    """The admin interface of a store, in a thread."""
+    """The admin interface of a store, in a thread. With `prepare`, the first call creates the
+    indexes that a large store needs to be listed quickly."""
 
-    def __init__(self, make: Callable[[], StoreAdmin]) -> None:
+    def __init__(self, make: Callable[[], StoreAdmin], *, prepare: bool = False) -> None:
         self._thread = AdminThread(make)
+        self._prepare = prepare
 
     async def _call(self, ask: Callable[[StoreAdmin], T]) -> T:
         try:
+            if self._prepare:
+                self._prepare = False
+                await self._thread.call(lambda admin: admin.prepare())
             return await self._thread.call(ask)
         except Missing:
             raise NotFound("there is no such task") from None
