@@ -25,7 +25,7 @@ from dragoman.stores.task_rows import (
 from dragoman.stores.unreadable_rows import UnreadableRows
 
 INDEXES = {
-    "task_listed": "task (state, changed, id) INCLUDE (agent, tenant) WHERE born",
+    "task_listed": "task (state, changed, id) INCLUDE (agent, tenant, skill) WHERE born",
     "task_in_context": "task (md5(context)) WHERE born",
 }
 """They exist only in prepared stores."""
