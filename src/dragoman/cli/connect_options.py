@@ -161,7 +161,7 @@ def add(
 def client(arguments: argparse.Namespace) -> Client:
     """Create the client that the options describe."""
     from dragoman.client import Client  # imported late, because other commands do not need it
-    from dragoman.client.binding import BINDINGS, supported_bindings
+    from dragoman.client.bindings import BINDINGS, supported_bindings
     from dragoman.client.transport import origin
     from dragoman.security.address_policy import Rule
 

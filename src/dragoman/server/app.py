@@ -17,11 +17,11 @@ from dragoman.agent.agent import Agent, AgentError
 from dragoman.bells.bell import Bell
 from dragoman.bindings import http, jsonrpc
 from dragoman.bindings.agent_endpoint import Endpoint
+from dragoman.bindings.apps_before_agents import First, answered
 from dragoman.bindings.authentication import Authentication, Identify, origin
-from dragoman.bindings.first_handlers import First, answered
 from dragoman.bindings.header_checks import HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
-from dragoman.bindings.known_caller import CallerApp, CallerRequest
+from dragoman.bindings.in_process_requests import CallerApp, CallerRequest
 from dragoman.bindings.mounted_apps import ASGI, Mount, check_path, lifespan, names_below
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.routing import Router

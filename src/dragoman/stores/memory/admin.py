@@ -14,8 +14,7 @@ from dragoman.model.events import Entry, Private, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
 from dragoman.stores.admin import Missing, SavedValue, WebhookRow, webhook_row
-from dragoman.stores.memory.log import Log, encode
-from dragoman.stores.task_rows import (
+from dragoman.stores.listing import (
     COUNTED,
     RECENT,
     Choice,
@@ -26,6 +25,7 @@ from dragoman.stores.task_rows import (
     said,
     task_row,
 )
+from dragoman.stores.memory.log import Log, encode
 
 if TYPE_CHECKING:
     from dragoman.stores.memory import MemoryStore

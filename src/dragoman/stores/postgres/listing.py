@@ -8,10 +8,7 @@ from typing import Any
 
 from dragoman.model.types import TaskState
 from dragoman.stores.codec import STATES, STATUS
-from dragoman.stores.postgres.schema import LOCK, LONG
-from dragoman.stores.postgres.transaction import COLUMNS, PostgresHead
-from dragoman.stores.store import Unreadable
-from dragoman.stores.task_rows import (
+from dragoman.stores.listing import (
     FEW,
     LONGEST_STATUS,
     RECENT,
@@ -22,6 +19,9 @@ from dragoman.stores.task_rows import (
     status_text,
     task_row,
 )
+from dragoman.stores.postgres.schema import LOCK, LONG
+from dragoman.stores.postgres.transaction import COLUMNS, PostgresHead
+from dragoman.stores.store import Unreadable
 from dragoman.stores.unreadable_rows import UnreadableRows
 
 INDEXES = {
