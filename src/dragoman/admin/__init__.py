@@ -23,7 +23,7 @@ from dragoman.model.failed_turn import FailedTurn, failed_turn
 from dragoman.model.lineage import Ancestor
 from dragoman.server.settings import Settings
 from dragoman.stores.admin import Missing, SavedValue, StoreAdmin, WebhookRow
-from dragoman.stores.listing import Choice, Counts, TaskPage, TaskRow
+from dragoman.stores.task_rows import Choice, Counts, TaskPage, TaskRow
 
 __all__ = (
     "AdminThread",

@@ -14,7 +14,7 @@ from dragoman.model.events import CancelRequested, Entry, Private, Received, Rep
 from dragoman.model.failed_turn import FailedTurn, failed_turn
 from dragoman.model.task_secret import WAITING
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
-from dragoman.stores.listing import TaskRow, beginning
+from dragoman.stores.task_rows import TaskRow, beginning
 
 POSTPONED = "postponed"
 """The kind of the private entry that says why the code could not continue the task."""

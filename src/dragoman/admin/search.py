@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dragoman.model.events import Entry, Received, Reply
 from dragoman.model.types import Part, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.stores.admin import Missing, StoreAdmin
-from dragoman.stores.listing import Choice, TaskRow
+from dragoman.stores.task_rows import Choice, TaskRow
 
 LOOKED = 500
 """How many tasks are searched at most."""

@@ -26,7 +26,7 @@ from dragoman.stores.export_format import (
     ExportedReservation,
     ExportedTask,
 )
-from dragoman.stores.listing import Choice
+from dragoman.stores.task_rows import Choice
 
 PAUSE = 0.2
 """Seconds between two checks for new entries."""

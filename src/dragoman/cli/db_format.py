@@ -23,7 +23,7 @@ from dragoman.model.types import (
 )
 from dragoman.server.replay import POSTPONED, SAVED
 from dragoman.stores.admin import SavedValue, WebhookRow
-from dragoman.stores.listing import TaskRow
+from dragoman.stores.task_rows import TaskRow
 
 WIDE = 120
 """The maximum number of characters of a text in one line of a log."""

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from dragoman import stores
 from dragoman.agent.agent import Agent, AgentError
-from dragoman.cli import Options, UsageError, served_pages
+from dragoman.cli import Options, UsageError, browser_pages
 from dragoman.cli.import_failure import failure
 from dragoman.server.app import App
 from dragoman.server.settings import Settings, SettingsError
@@ -224,7 +224,7 @@ def compose(
     except (AgentError, ValueError) as error:
         raise UsageError(str(error)) from None
     check_serve_only(app.settings, app.store)
-    served_pages.check(app)
+    browser_pages.check(app)
     return app
 
 

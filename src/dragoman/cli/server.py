@@ -12,7 +12,7 @@ from types import FrameType
 import uvicorn
 
 from dragoman.bindings.card_interfaces import grpc_address
-from dragoman.cli import served_pages, tls
+from dragoman.cli import browser_pages, tls
 from dragoman.cli.connection_limits import ConnectionLimits, accept_pending, files
 from dragoman.cli.registry_announcement import Announcement
 from dragoman.cli.serve import hang_up, leave
@@ -104,7 +104,7 @@ class Server(uvicorn.Server):
         if sockets:
             port = sockets[0].getsockname()[1]
             announce(app, port)
-            served_pages.offer(app, address(app, port))
+            browser_pages.offer(app, address(app, port))
             if self.announced is not None:
                 self.announced.begin(app, port)
             if self.limits.most < settings.max_connections:

@@ -13,9 +13,9 @@ from dragoman.model.events import Entry
 from dragoman.model.types import Task, TaskState
 from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
-from dragoman.stores.listing import COUNTED, Choice, Counts, TaskPage, TaskRow
 from dragoman.stores.reservations import faults, named
 from dragoman.stores.store import WebhookCursor
+from dragoman.stores.task_rows import COUNTED, Choice, Counts, TaskPage, TaskRow
 
 BATCH = 256
 """The maximum number of tasks that one transaction writes."""

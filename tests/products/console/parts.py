@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from dragoman import Agent, App, Caller, Turn
-from dragoman.cli.served_pages import AgentPage
+from dragoman.cli.browser_pages import AgentPage
 from dragoman.console import Console
 from dragoman.security import Token
 from tests.harness.server import serving

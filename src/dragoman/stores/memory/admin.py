@@ -14,7 +14,8 @@ from dragoman.model.events import Entry, Private, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
 from dragoman.stores.admin import Missing, SavedValue, WebhookRow, webhook_row
-from dragoman.stores.listing import (
+from dragoman.stores.memory.log import Log, encode
+from dragoman.stores.task_rows import (
     COUNTED,
     RECENT,
     Choice,
@@ -25,7 +26,6 @@ from dragoman.stores.listing import (
     said,
     task_row,
 )
-from dragoman.stores.memory.log import Log, encode
 
 if TYPE_CHECKING:
     from dragoman.stores.memory import MemoryStore

@@ -35,7 +35,6 @@ from dragoman.stores.codec import STATES, entry, snapshot
 from dragoman.stores.encrypted_values import opened
 from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
-from dragoman.stores.listing import COUNTED, Choice, Counts, TaskPage, TaskRow
 from dragoman.stores.postgres import (
     change_owner,
     deliveries,
@@ -54,6 +53,7 @@ from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHe
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.sql_store import RECEIPTS
 from dragoman.stores.store import Unreadable
+from dragoman.stores.task_rows import COUNTED, Choice, Counts, TaskPage, TaskRow
 from dragoman.stores.unreadable_rows import DECODING
 
 T = TypeVar("T")

@@ -8,7 +8,10 @@ from typing import Any
 
 from dragoman.model.types import TaskState
 from dragoman.stores.codec import STATES, STATUS
-from dragoman.stores.listing import (
+from dragoman.stores.postgres.schema import LOCK, LONG
+from dragoman.stores.postgres.transaction import COLUMNS, PostgresHead
+from dragoman.stores.store import Unreadable
+from dragoman.stores.task_rows import (
     FEW,
     LONGEST_STATUS,
     RECENT,
@@ -19,9 +22,6 @@ from dragoman.stores.listing import (
     status_text,
     task_row,
 )
-from dragoman.stores.postgres.schema import LOCK, LONG
-from dragoman.stores.postgres.transaction import COLUMNS, PostgresHead
-from dragoman.stores.store import Unreadable
 from dragoman.stores.unreadable_rows import UnreadableRows
 
 INDEXES = {

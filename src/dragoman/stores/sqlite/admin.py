@@ -37,7 +37,6 @@ from dragoman.stores.codec import STATES
 from dragoman.stores.encrypted_values import opened
 from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
-from dragoman.stores.listing import COUNTED, Choice, Counts, TaskPage, TaskRow
 from dragoman.stores.sql_store import RECEIPTS
 from dragoman.stores.sqlite import change_owner, listing, schema, transfer
 from dragoman.stores.sqlite.context_values import OF_TASK, any_there
@@ -50,6 +49,7 @@ from dragoman.stores.sqlite.reservations import prune as prune_reservations
 from dragoman.stores.sqlite.rows import OLD, Old, SqliteHead
 from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
 from dragoman.stores.sqlite.transaction import Transaction
+from dragoman.stores.task_rows import COUNTED, Choice, Counts, TaskPage, TaskRow
 
 PAGES = 1024
 """How many pages a backup copies at once."""

@@ -11,7 +11,12 @@ from typing import Any
 
 from dragoman.model.types import TaskState
 from dragoman.stores.codec import STATES, STATUS
-from dragoman.stores.listing import (
+from dragoman.stores.sqlite.driver import fetch
+from dragoman.stores.sqlite.queries import Queries
+from dragoman.stores.sqlite.rows import SqliteHead, named
+from dragoman.stores.sqlite.schema import BITS
+from dragoman.stores.store import Unreadable
+from dragoman.stores.task_rows import (
     FEW,
     LONGEST_STATUS,
     RECENT,
@@ -22,11 +27,6 @@ from dragoman.stores.listing import (
     status_text,
     task_row,
 )
-from dragoman.stores.sqlite.driver import fetch
-from dragoman.stores.sqlite.queries import Queries
-from dragoman.stores.sqlite.rows import SqliteHead, named
-from dragoman.stores.sqlite.schema import BITS
-from dragoman.stores.store import Unreadable
 
 INDEXES = {
     "task_listed": "task (state, changed, id, agent, scope, skill) WHERE born = 1",

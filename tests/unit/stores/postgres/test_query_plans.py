@@ -21,10 +21,10 @@ from dragoman import ContextChanged
 from dragoman.model.caller import Caller, Scope
 from dragoman.model.events import CancelRequested, Entry
 from dragoman.model.types import TaskState
-from dragoman.stores.listing import Choice
 from dragoman.stores.postgres import PostgresStore, listing, prune
 from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.store import MessagePlace, Query, Receipt
+from dragoman.stores.task_rows import Choice
 from tests.harness.fill_postgres import fill
 from tests.harness.stores import AT, W, accept, artifact, database, hook, status
 
