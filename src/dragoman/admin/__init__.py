@@ -23,6 +23,7 @@ from dragoman.model.failed_turn import FailedTurn, failed_turn
 from dragoman.model.lineage import Ancestor
 from dragoman.server.settings import Settings
 from dragoman.stores.admin import Missing, SavedValue, StoreAdmin, WebhookRow
+from dragoman.stores.process_rows import Fleet, Process, ProcessRow, processes
 from dragoman.stores.task_rows import Choice, Counts, TaskPage, TaskRow
 
 __all__ = (
@@ -35,10 +36,13 @@ __all__ = (
     "Entry",
     "Event",
     "FailedTurn",
+    "Fleet",
     "Found",
     "Hit",
     "Missing",
     "Private",
+    "Process",
+    "ProcessRow",
     "Received",
     "Reply",
     "SavedValue",
@@ -50,6 +54,7 @@ __all__ = (
     "delegations",
     "failed_turn",
     "open_store",
+    "processes",
     "reason",
     "search",
     "task_at",

@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     from dragoman.cli import (
         agent_commands,
         completion,
+        console_command,
         db_parser,
         mcp_commands,
         mcp_servers,
@@ -233,6 +234,7 @@ def _parser() -> argparse.ArgumentParser:
 
     for part in (
         *(agent_commands, skill_call, webhook_commands, mcp_commands, registry_parser, db_parser),
+        console_command,
         completion,
     ):
         part.add(commands)

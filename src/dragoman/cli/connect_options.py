@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -158,8 +158,16 @@ def add(
     )
 
 
-def client(arguments: argparse.Namespace) -> Client:
-    """Create the client that the options describe."""
+def client(
+    arguments: argparse.Namespace,
+    *,
+    transport: Any = None,
+    given: Mapping[str, Any] = {},
+    more_headers: Mapping[str, str] = {},
+    **more: Any,
+) -> Client:
+    """Create the client that the options describe; with another transport, credentials by scheme,
+    headers, or options of the client, if these are given."""
     from dragoman.client import Client  # imported late, because other commands do not need it
     from dragoman.client.bindings import BINDINGS, supported_bindings
     from dragoman.client.transport import origin
@@ -181,20 +189,21 @@ def client(arguments: argparse.Namespace) -> Client:
     follows = getattr(arguments, "follows", False) or getattr(arguments, "stream", False)
     if arguments.binding and arguments.binding.upper() not in BINDINGS:
         raise UsageError(f"--binding {arguments.binding}: must be one of {', '.join(BINDINGS)}")
-    transport = sockets(arguments)
+    transport = transport or sockets(arguments)
     _show_client_log()
     return Client.connect(
         arguments.url,
         transport=transport,
         signed_by=pins(show=getattr(arguments, "shows_pins", True)) if arguments.pin else None,
-        headers=headers(arguments),
-        auth=_auth(arguments),
+        headers={**headers(arguments), **more_headers},
+        auth=given or _auth(arguments),
         trust=arguments.trust,
         allow=arguments.allow,
         insecure=arguments.insecure_http,
         timeout=arguments.timeout,
         deadline=None if follows else arguments.timeout,
         bindings=[arguments.binding] if arguments.binding else supported_bindings(transport),
+        **more,
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dragoman.cli import UsageError
 from dragoman.telemetry.logs import logger, secret
@@ -19,6 +19,16 @@ PAUSES = (1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
 """Seconds between attempts; the last one is repeated."""
 EVERYWHERE = ("0.0.0.0", "::", "")
 """Addresses on which a server listens, but under which nobody reaches it."""
+
+
+class Announced(Protocol):
+    """What is told when the server listens."""
+
+    def begin(self, app: App, port: int) -> None:
+        """The application listens on this port."""
+
+    async def end(self) -> None:
+        """The server stops."""
 
 
 class Announcement:

@@ -30,7 +30,7 @@ from dragoman.telemetry.logs import configure, logger
 
 if TYPE_CHECKING:
     from dragoman.cli.mcp_servers import MCPServers
-    from dragoman.cli.registry_announcement import Announcement
+    from dragoman.cli.registry_announcement import Announced
 
 CHILD = "DRAGOMAN__SERVE"
 OBJECTS = ("store", "bell", "auth")
@@ -55,7 +55,7 @@ def run(
     options: Options,
     *,
     reload: bool,
-    announced: Announcement | None = None,
+    announced: Announced | None = None,
     mcp: MCPServers | None = None,
     patience: float | None = None,
 ) -> int:
@@ -71,13 +71,13 @@ def run(
     return 0
 
 
-def serve_app(app: App, options: Options) -> int:
+def serve_app(app: App, options: Options, announced: Announced | None = None) -> int:
     """Serve an application with the settings in force until interrupted."""
     uvicorn = _uvicorn()
     hang_up()
     settings = options.in_force()
     configure(settings.log_level, settings.log_format)
-    return _host(uvicorn, compose([app], options, settings))
+    return _host(uvicorn, compose([app], options, settings), announced)
 
 
 def start(served: Sequence[Agent | App], given: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ def _listen(settings: Settings) -> socket.socket:
     return bind(settings.host, settings.port)
 
 
-def _host(uvicorn: Any, app: App, announced: Announcement | None = None) -> int:
+def _host(uvicorn: Any, app: App, announced: Announced | None = None) -> int:
     """Serve the application until interrupted, and return the exit status."""
     from dragoman.cli.server import Server
 

@@ -14,7 +14,7 @@ import uvicorn
 from dragoman.bindings.card_interfaces import grpc_address
 from dragoman.cli import browser_pages, tls
 from dragoman.cli.connection_limits import ConnectionLimits, accept_pending, files
-from dragoman.cli.registry_announcement import Announcement
+from dragoman.cli.registry_announcement import Announced
 from dragoman.cli.serve import hang_up, leave
 from dragoman.cli.served_connection import HTTP, Protocol
 from dragoman.model.errors import A2AError
@@ -33,7 +33,7 @@ class Server(uvicorn.Server):
 
     limits: ConnectionLimits
     """Counts and limits the open connections."""
-    announced: Announcement | None = None
+    announced: Announced | None = None
     """Where the agents are announced after the start."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -8,5 +8,7 @@
 """
 
 from dragoman.console.console import Console
+from dragoman.console.remote_agent import RemoteAgent
+from dragoman.console.stored_tasks import StoredTasks
 
-__all__ = ["Console"]
+__all__ = ["Console", "RemoteAgent", "StoredTasks"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -17,11 +15,11 @@ from dragoman import TaskState
 from dragoman.admin import Choice
 from dragoman.console.http import ConsoleError, NotFound, Request, Response, Route
 from dragoman.console.session import Operator
-from dragoman.console.shapes import TablePage, TaskDetails
+from dragoman.console.shapes import TablePage
+from dragoman.console.task_details import details
 from dragoman.console.timeline import (
     entry_view,
     file_in,
-    first_message,
     folded,
     folded_file,
     image_type,
@@ -40,15 +38,6 @@ QUIET = 15.0
 """Seconds after which a stream without events gets a comment."""
 MOST = 1000
 """The most entries or rows in one answer."""
-auditor = logging.getLogger("dragoman.audit")
-
-
-def audit(event: str, operator: Operator, **fields: str) -> None:
-    """Write what an operator does to the audit log, whatever the setting `audit` says."""
-    about = {name: text for name, text in fields.items() if text}
-    now = time.time()
-    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
-    auditor.info("%s", json.dumps({"time": at, "event": event, "who": operator.name, **about}))
 
 
 async def session(request: Request, console: Console, operator: Operator) -> Response:
@@ -138,25 +127,10 @@ async def visible(console: Console, operator: Operator, id: str) -> Any:
 
 async def task(request: Request, console: Console, operator: Operator, id: str) -> Response:
     """Everything about a task but its log."""
-    await visible(console, operator, id)
-    row, found = await console.reader.load(id)
+    row = await visible(console, operator, id)
     if row.owner != operator.caller.qualified:
-        audit("console_look", operator, task=id, owner=row.identity, tenant=row.tenant)
-    first = await console.reader.entries(id, 0, 1)
-    hooks = await console.reader.webhooks(id)
-    return Response(
-        TaskDetails(
-            row=row_view(row),
-            why=await console.why(row, found),
-            task=folded(found, row.last),
-            asks=console.asks(row, found),
-            operation=console.operation(found),
-            above=console.above(found),
-            below=await console.below(id),
-            webhooks=[webhook_view(each) for each in hooks],
-            first=first_message(first),
-        )
-    )
+        console.audit(operator, "look", row)
+    return Response(await details(console.reader, operator, id))
 
 
 async def entries(request: Request, console: Console, operator: Operator, id: str) -> Response:
@@ -211,7 +185,7 @@ async def at(
 async def log(request: Request, console: Console, operator: Operator, id: str) -> Response:
     """The whole log as a file, which another console can open."""
     row = await visible(console, operator, id)
-    audit("console_save", operator, task=id, owner=row.identity, tenant=row.tenant)
+    console.audit(operator, "save", row)
 
     async def lines() -> AsyncIterator[bytes]:
         head = {"format": "dragoman-task-log", "version": 1, "row": row_view(row)}
@@ -297,8 +271,13 @@ async def fleet(request: Request, console: Console, operator: Operator) -> Respo
 
 API = "/console/api"
 ONE = f"{API}/tasks/{{id}}"
-ROUTES: list[Route] = [
+ANY: list[Route] = [
     Route("GET", f"{API}/session", session),
+    Route("GET", f"{API}/agents", agents),
+]
+"""The routes that need no store."""
+ROUTES: list[Route] = [
+    *ANY,
     Route("GET", f"{API}/tasks", tasks),
     Route("GET", f"{API}/tasks/events", watch_tasks),
     Route("GET", ONE, task),
@@ -310,7 +289,6 @@ ROUTES: list[Route] = [
     Route("GET", f"{ONE}/at/{{number}}/{{place}}/{{index}}", task_file),
     Route("GET", f"{ONE}/at/{{number}}/{{place}}/{{outer}}/{{index}}", task_file),
     Route("GET", f"{API}/webhooks", webhooks),
-    Route("GET", f"{API}/agents", agents),
     Route("GET", f"{API}/fleet", fleet),
 ]
 """The first route that matches answers."""

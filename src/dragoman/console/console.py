@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman import Caller, Task, __version__
-from dragoman.admin import Choice, Counts
-from dragoman.console import actions, api, pages
+from dragoman import Caller, __version__
+from dragoman.admin import Choice, Counts, StoreAdmin
+from dragoman.console import actions, api, inspector, pages
 from dragoman.console.access import (
     KEY,
     Access,
@@ -32,11 +32,13 @@ from dragoman.console.http import (
     NotFound,
     Request,
     Response,
+    Route,
     respond,
 )
+from dragoman.console.remote_agent import RemoteAgent
 from dragoman.console.session import Operator, end_cookie, set_cookie, start
-from dragoman.console.shapes import ProcessView, RemoteView, SessionView
-from dragoman.console.source import ServedAgents
+from dragoman.console.shapes import ProcessView, SessionView
+from dragoman.console.source import ServedAgents, Source
 from dragoman.console.store_reader import StoreReader
 
 STATIC = Path(__file__).with_name("static")
@@ -64,13 +66,16 @@ class Console:
         *,
         open: bool = False,
         tell: Callable[[str], None] | None = None,
+        source: Source | None = None,
+        store: Callable[[], StoreAdmin] | None = None,
     ) -> None:
         self.token = OneTimeToken(tell) if tell is not None else None
         self.access = Access(open=open, token=self.token)
+        self._source, self._store = source, store
         self._bound: Any = None
+        self.source: Source
         self.reader: StoreReader
         self.history: History
-        self.source: ServedAgents
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> bool:
         """Answer a request, or leave it to the agents."""
@@ -83,8 +88,8 @@ class Console:
     def _bind(self, app: Any) -> None:
         if self._bound is not app:
             self._bound = app
-            self.source = ServedAgents(app)
-            self.reader = StoreReader(lambda: app.admin(write=True))
+            self.source = self._source or ServedAgents(app)
+            self.reader = StoreReader(self._store or (lambda: app.admin(write=True)))
             self._counted: tuple[float, Any, Any] = (0.0, None, None)
             self.history = History(self.reader)
 
@@ -93,6 +98,7 @@ class Console:
         if self._bound is not None:
             self._bound = None
             await self.reader.close()
+            await self.source.close()
 
     async def _serve(self, request: Request, send: Any) -> bool:
         found = await self.access.session(request)
@@ -140,7 +146,7 @@ class Console:
 
     async def _begin(self, request: Request, operator: Operator) -> Response:
         """Start a session, and lead to an address without secrets."""
-        api.audit("console_login", operator)
+        self.audit(operator, "login")
         session = start(operator, origin_of(request))
         key = await request.scope["dragoman.app"].secret(KEY)
         headers = {"location": "/console/", "set-cookie": set_cookie(session, key)}
@@ -165,7 +171,7 @@ class Console:
         if path == "/console/api/caller" and request.method == "POST":
             return await self._become(request, operator)
         allowed = []
-        for route in (*api.ROUTES, *actions.ROUTES):
+        for route in self._routes():
             names = route.matches(path)
             if names is None:
                 continue
@@ -178,12 +184,20 @@ class Console:
             raise ConsoleError(f"this needs {' or '.join(allowed)}", 405)
         raise NotFound("the console has nothing at this path")
 
+    def _routes(self) -> Sequence[Route]:
+        if isinstance(self.source, RemoteAgent):
+            return (*api.ANY, *actions.ANY, *inspector.ROUTES)
+        return (*api.ROUTES, *actions.ROUTES)
+
     async def _become(self, request: Request, operator: Operator) -> Response:
         """Log in as the caller that the chat has."""
         if not same_origin(request) or not request.header(ACTION_HEADER):
             raise Forbidden("this needs the header X-Dragoman-Console, from the same origin")
         given = await request.decode(dict[str, str])
         schemes = await self.source.schemes(request)
+        if isinstance(self.source, RemoteAgent):
+            await self.source.log_in(given, schemes)
+            return Response({})
         headers = pages.headers_for(schemes, given)
         if not headers:
             raise ConsoleError("the credentials are not complete")
@@ -191,7 +205,7 @@ class Console:
         if caller is None:
             raise ConsoleError("the server does not accept these credentials", 401)
         changed = msgspec.structs.replace(operator, caller=caller)
-        api.audit("console_caller", changed)
+        self.audit(changed, "caller")
         session = start(changed, origin_of(request))
         key = await request.scope["dragoman.app"].secret(KEY)
         return Response({}, headers={"set-cookie": set_cookie(session, key)})
@@ -199,8 +213,6 @@ class Console:
     async def _call(
         self, request: Request, operator: Operator, key: str, rest: str, send: Any
     ) -> bool:
-        if key not in self.source.app.agents:
-            raise NotFound("there is no such agent")
         if not request.header(ACTION_HEADER):
             raise Forbidden("this needs the header X-Dragoman-Console")
         if self.source.needs_caller(operator):
@@ -215,6 +227,7 @@ class Console:
         return SessionView(
             name=operator.name,
             acts=operator.acts,
+            actions=self.source.kind == "app",
             everywhere=operator.everywhere,
             version=__version__,
             source=self.source.kind,
@@ -226,6 +239,17 @@ class Console:
             agents=self.source.names(),
             schemes=await self.source.schemes(request),
         )
+
+    async def redrive(self, operator: Operator, task: str, webhook: str) -> int:
+        """Deliver the parked webhooks of a task again, or one of them. Returns how many."""
+        if self.source.kind == "app":
+            try:
+                number: int = await self._bound.redrive(operator.acting, task, webhook)
+            except PermissionError:
+                raise Forbidden("the operator may not act on this task") from None
+            return number
+        self.audit(operator, "redrive", task=task, webhook=webhook)
+        return await self.reader.redrive(task, webhook)
 
     async def counts(self, choice: Choice) -> Counts:
         """How many tasks are in each state. In a large store this is counted at times only."""
@@ -252,28 +276,11 @@ class Console:
         """Wait between two reads."""
         await asyncio.sleep(seconds)
 
-    async def why(self, row: Any, task: Task) -> str:
-        """One sentence: why the task is where it is."""
-        return ""
-
-    def asks(self, row: Any, task: Task) -> str:
-        """Whether the task waits for a person: `answer`, `approval` or nothing."""
-        if row.state.name != "INPUT_REQUIRED":
-            return ""
-        return "approval" if self.operation(task) is not None else "answer"
-
-    def operation(self, task: Task) -> Any:
-        """What the task asks an approval for."""
-        grant = (task.metadata or {}).get("urn:dragoman:grant:v1")
-        return grant.get("operation") if isinstance(grant, dict) and not grant.get("used") else None
-
-    def above(self, task: Task) -> Sequence[RemoteView]:
-        """The tasks that led to this one."""
-        return ()
-
-    async def below(self, id: str) -> Sequence[RemoteView]:
-        """The tasks of other agents that this one began."""
-        return ()
+    def audit(self, operator: Operator, event: str, row: Any = None, **about: str) -> None:
+        """Write what an operator does to the audit log, whatever the settings say."""
+        if row is not None:
+            about |= {"agent": row.agent, "task": row.id, "owner": row.identity}
+        self._bound.audit(operator.acting, event, **about)
 
     async def processes(self) -> Sequence[ProcessView]:
         """The processes of the fleet."""

@@ -17,6 +17,8 @@ LIFETIME = 12 * 3600.0
 """Seconds after which a session ends."""
 SEE, ACT, ALL = "operator", "operator:act", "operator:all"
 """The scopes: to see what happens in one's own tenant, to act there, and to see all tenants."""
+LOCAL = Caller(identity="operator", realm="terminal", scopes=frozenset((SEE, ACT, ALL)))
+"""Who acts with the address from the terminal."""
 _PATH = "/console"
 
 
@@ -27,6 +29,11 @@ class Operator(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who calls agents in the chat, and who is named in logs."""
     local: bool = False
     """Whether it came with the address from the terminal."""
+
+    @property
+    def acting(self) -> Caller:
+        """Who acts on tasks of others, and looks at them."""
+        return LOCAL if self.local else self.caller
 
     @property
     def acts(self) -> bool:
@@ -56,8 +63,8 @@ class Session(Struct, frozen=True, kw_only=True):
 
 
 def may_see(caller: Caller) -> bool:
-    """Whether the caller has one of the scopes of operators."""
-    return not caller.scopes.isdisjoint((SEE, ACT, ALL))
+    """Whether the caller may see at least its own tenant."""
+    return not caller.scopes.isdisjoint((SEE, ACT))
 
 
 def start(operator: Operator, origin: str) -> Session:

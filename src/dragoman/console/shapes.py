@@ -12,11 +12,13 @@ class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel
     """A value of the API. Empty fields are omitted."""
 
 
-class SessionView(Shape, frozen=True):
+class SessionView(Shape, frozen=True, kw_only=True):
     """Who looks, and at what."""
 
     name: str
     acts: bool
+    actions: bool = False
+    """Whether tasks can be canceled, answered and sent again from here."""
     everywhere: bool
     version: str
     source: str
@@ -33,7 +35,7 @@ class SessionView(Shape, frozen=True):
     schemes: Sequence[SchemeView] = ()
 
 
-class AgentName(Shape, frozen=True):
+class AgentName(Shape, frozen=True, kw_only=True):
     """An agent of the server, and the path below the console where the chat calls it."""
 
     key: str
@@ -41,7 +43,7 @@ class AgentName(Shape, frozen=True):
     path: str
 
 
-class SchemeView(Shape, frozen=True):
+class SchemeView(Shape, frozen=True, kw_only=True):
     """A way to log in: what a person types."""
 
     name: str
@@ -54,7 +56,7 @@ class SchemeView(Shape, frozen=True):
     description: str = ""
 
 
-class TaskView(Shape, frozen=True):
+class TaskView(Shape, frozen=True, kw_only=True):
     """A row of the table of tasks."""
 
     id: str
@@ -76,7 +78,7 @@ class TaskView(Shape, frozen=True):
     over: bool = False
 
 
-class TablePage(Shape, frozen=True):
+class TablePage(Shape, frozen=True, kw_only=True):
     """A page of the table, with the number of tasks in each state."""
 
     rows: Sequence[TaskView]
@@ -91,7 +93,7 @@ class TablePage(Shape, frozen=True):
     """Whether the search ended before it had seen all of them."""
 
 
-class PartView(Shape, frozen=True):
+class PartView(Shape, frozen=True, kw_only=True):
     """A part of a message or an artifact. The content of a file is at `path`."""
 
     kind: str
@@ -108,7 +110,7 @@ class PartView(Shape, frozen=True):
     """How many characters are left out."""
 
 
-class EntryView(Shape, frozen=True):
+class EntryView(Shape, frozen=True, kw_only=True):
     """An entry of a log."""
 
     number: int
@@ -133,7 +135,7 @@ class EntryView(Shape, frozen=True):
     metadata: Mapping[str, Any] = {}
 
 
-class ArtifactView(Shape, frozen=True):
+class ArtifactView(Shape, frozen=True, kw_only=True):
     """An artifact as it is now, or was after an entry."""
 
     id: str
@@ -143,7 +145,7 @@ class ArtifactView(Shape, frozen=True):
     metadata: Mapping[str, Any] = {}
 
 
-class MessageView(Shape, frozen=True):
+class MessageView(Shape, frozen=True, kw_only=True):
     """A message of a task."""
 
     id: str
@@ -152,7 +154,7 @@ class MessageView(Shape, frozen=True):
     metadata: Mapping[str, Any] = {}
 
 
-class Folded(Shape, frozen=True):
+class Folded(Shape, frozen=True, kw_only=True):
     """A task as it was after an entry."""
 
     number: int
@@ -166,17 +168,20 @@ class Folded(Shape, frozen=True):
     """How many characters of texts are left out, because the answer would be too large."""
 
 
-class RemoteView(Shape, frozen=True):
+class RemoteView(Shape, frozen=True, kw_only=True):
     """A task of another agent, above or below this one."""
 
-    agent: str
+    agent: str = ""
+    """The name on its card."""
+    address: str = ""
     task: str
     state: str = ""
+    """The state in which it was last seen."""
     here: bool = False
     """Whether the task is in the same store."""
 
 
-class WebhookView(Shape, frozen=True):
+class WebhookView(Shape, frozen=True, kw_only=True):
     """A webhook and the state of its delivery, without secrets."""
 
     task: str
@@ -191,7 +196,7 @@ class WebhookView(Shape, frozen=True):
     reason: str = ""
 
 
-class TaskDetails(Shape, frozen=True):
+class TaskDetails(Shape, frozen=True, kw_only=True):
     """Everything about a task but its log."""
 
     row: TaskView
@@ -209,7 +214,7 @@ class TaskDetails(Shape, frozen=True):
     """The first message, as A2A has it, to be sent again."""
 
 
-class FindingView(Shape, frozen=True):
+class FindingView(Shape, frozen=True, kw_only=True):
     """What the card checker says."""
 
     level: str
@@ -217,7 +222,7 @@ class FindingView(Shape, frozen=True):
     text: str
 
 
-class AgentView(Shape, frozen=True):
+class AgentView(Shape, frozen=True, kw_only=True):
     """An agent: its card as served, and what the checker says."""
 
     key: str
@@ -228,7 +233,7 @@ class AgentView(Shape, frozen=True):
     error: str = ""
 
 
-class ProcessView(Shape, frozen=True):
+class ProcessView(Shape, frozen=True, kw_only=True):
     """A process that serves or works, with its last rows."""
 
     name: str
@@ -241,13 +246,13 @@ class ProcessView(Shape, frozen=True):
     rows: Sequence[Mapping[str, float]] = ()
 
 
-class Done(Shape, frozen=True):
+class Done(Shape, frozen=True, kw_only=True):
     """What an action did."""
 
     done: str
 
 
-class RequestView(Shape, frozen=True):
+class RequestView(Shape, frozen=True, kw_only=True):
     """A request as it would be sent."""
 
     title: str
@@ -256,3 +261,25 @@ class RequestView(Shape, frozen=True):
     headers: Mapping[str, str] = {}
     body: str = ""
     error: str = ""
+
+
+class ExchangeView(Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """A request of the inspector and its answer, which grows while it arrives."""
+
+    number: int
+    at: float
+    method: str
+    url: str
+    sent: Mapping[str, str]
+    body: str = ""
+    status: int = 0
+    received: Mapping[str, str] = {}
+    answer: str = ""
+    error: str = ""
+
+
+class PromptView(Shape, frozen=True, kw_only=True):
+    """Where a person must log in at an authorization server."""
+
+    url: str = ""
+    code: str = ""

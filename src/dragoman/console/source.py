@@ -1,25 +1,59 @@
-"""What a console looks at: an application that serves agents."""
+"""What a console looks at: an application that serves agents, or something else."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from dragoman import App, Caller
 from dragoman.conformance.card import check
-from dragoman.console.http import SAFE, Request
+from dragoman.console.http import SAFE, NotFound, Request
 from dragoman.console.session import Operator
 from dragoman.console.shapes import AgentName, AgentView, FindingView, SchemeView
 
 CARD = "/.well-known/agent-card.json"
 
 
+class Source(Protocol):
+    """What a console looks at."""
+
+    kind: str
+    """`app` for a server, `store` for a store without one, `agent` for the inspector."""
+    reads: bool
+    """Whether there is a store to read."""
+
+    @property
+    def title(self) -> str:
+        """What the console is named after."""
+
+    def names(self) -> Sequence[AgentName]:
+        """The agents, and where the chat calls them."""
+
+    def needs_caller(self, operator: Operator) -> bool:
+        """Whether the chat needs somebody who has logged in."""
+
+    async def agents(self, request: Request) -> Sequence[AgentView]:
+        """The agents with their cards."""
+
+    async def schemes(self, request: Request) -> Sequence[SchemeView]:
+        """The ways to log in."""
+
+    async def call(
+        self, request: Request, operator: Operator, key: str, rest: str, send: Any
+    ) -> None:
+        """Answer a request of the chat. Raises ConsoleError."""
+
+    async def close(self) -> None:
+        """Release everything."""
+
+
 class ServedAgents:
     """The agents of an `App`."""
 
     kind = "app"
+    reads = True
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -99,6 +133,8 @@ class ServedAgents:
         self, request: Request, operator: Operator, key: str, rest: str, send: Any
     ) -> None:
         """Pass a request of the chat on to an agent, as made by the operator's own caller."""
+        if key not in self.app.agents:
+            raise NotFound("there is no such agent")
         path = self.prefix(key) + rest
         kept = [
             (name, value)
@@ -136,6 +172,9 @@ class ServedAgents:
             return {"type": "http.request", "body": body, "more_body": False}
 
         await self.app.for_caller(operator.caller)(scope, receive, safe)
+
+    async def close(self) -> None:
+        """There is nothing to close."""
 
     async def schemes(self, request: Request) -> Sequence[SchemeView]:
         """The ways to log in, from the card of the first agent."""

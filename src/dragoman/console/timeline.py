@@ -17,6 +17,7 @@ from dragoman.admin import (
     Reply,
     TaskRow,
     WebhookRow,
+    failed_turn,
 )
 from dragoman.console.shapes import (
     ArtifactView,
@@ -126,6 +127,16 @@ def entry_view(entry: Entry, task: str) -> EntryView:
                 **base,
             )
         case Private():
+            failed = failed_turn(event)
+            if failed is not None:
+                return EntryView(
+                    kind="attempt",
+                    at=event.at,
+                    count=failed.attempt,
+                    name=failed.worker,
+                    value=msgspec.to_builtins(failed),
+                    **base,
+                )
             return _private(event, base)
         case _:
             return EntryView(kind="unknown", **base)

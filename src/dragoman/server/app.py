@@ -49,6 +49,7 @@ from dragoman.webhooks import delivery
 
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Port
+    from dragoman.server.fleet import FleetReporter, Numbers
     from dragoman.stores.admin import StoreAdmin
 
 
@@ -531,6 +532,8 @@ class App:
                         self.bodies.run(),
                         monitoring.run(),
                     ]
+                    if self.settings.fleet:
+                        jobs.append(self._reporter().run())
                     if self.ports:
                         jobs.append(self._update_ports(monitoring))
                     if egress is not None:
@@ -630,6 +633,22 @@ class App:
             running=lambda: self._worker.runs if self._worker else {},
             streams=lambda: len(self.streams.open),
         )
+
+    def _reporter(self) -> FleetReporter:
+        """Make what writes the rows of this process."""
+        from dragoman.server.fleet import FleetReporter
+
+        worker, services = self._worker, [each.service for each in self.endpoints.values()]
+        role = "worker" if not self.serves else "server" if worker else "serve only"
+
+        def numbers() -> Numbers:
+            messages = sum(service.accepted for service in services)
+            if worker is None:
+                return 0, len(self.streams.open), messages, 0, 0, 0
+            ended = worker.ended, worker.failed, worker.lost
+            return len(worker.runs), len(self.streams.open), messages, *ended
+
+        return FleetReporter(self.store, role, self.agents, numbers)
 
     async def _update_ports(self, monitoring: Monitoring) -> None:
         """Let the gRPC health service report the same as `/readyz`."""

@@ -60,5 +60,6 @@ class AppOptions(TypedDict, total=False):
     log_format: Literal["text", "json"]
     access_log: bool
     audit: bool
+    fleet: bool
     console: Literal["auto", "on", "off"]
     agent_page: bool

@@ -100,6 +100,8 @@ class Service:
         self._quota = Quota(settings.quota_tasks, settings.quota_waiting, store.tally)
         self.scopes = TaskScopes(agent, store, policy, mounted)
         self._work = f"work:{agent.key}"
+        self.accepted = 0
+        """How many messages it has accepted."""
         self.offered = frozenset(extension.uri for extension in agent.extensions)
         self.required = tuple(e.uri for e in agent.extensions if e.required)
 
@@ -477,6 +479,7 @@ class Service:
         began = 0.0 if timed is None else time.perf_counter()
         try:
             accepted = await accepting
+            self.accepted += 1
             if not accepted.head.holder:
                 self.bell.carry(self._work)
             if timed is not None:

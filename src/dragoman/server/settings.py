@@ -304,6 +304,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "log to dragoman.audit: refused callers, requests for tasks of others, cancels, changes of "
         "webhooks, reads of the extended card",
     )
+    fleet: bool = setting(
+        False,
+        "write a row about this process into the store every 10 seconds, so that operators see all "
+        "replicas",
+    )
     console: Literal["auto", "on", "off"] = setting(
         "auto",
         "the console of `dragoman serve` at /console/: auto offers it on a terminal of this "

@@ -22,7 +22,7 @@ from dragoman.bells.bell import Bell
 from dragoman.model import clock
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Entry
-from dragoman.model.types import TaskStatusUpdateEvent
+from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.server.failed_turns import failed, stack_of
 from dragoman.server.loop_pacing import Pace
 from dragoman.server.run import Run
@@ -109,6 +109,9 @@ class Worker:
         handler."""
         self._returned: list[asyncio.Future[Any]] = []
         self._look_again = False
+        self.ended = self.failed = self.lost = 0
+        """How many runs have ended, how many of them have failed their task, and how many had lost
+        their claim."""
         self._context = contextvars.copy_context()
 
     async def run(self) -> None:
@@ -167,6 +170,11 @@ class Worker:
             if self.metrics is not None:
                 took = time.monotonic() - (run.deadline - run.limit)
                 self.metrics.turn.at(run.agent.key, run.outcome).observe(took)
+            self.ended += 1
+            if run.lost:
+                self.lost += 1
+            elif run.state is TaskState.FAILED:
+                self.failed += 1
             full = len(self.runs) >= self._most_alone
             del self.runs[run.claim.head.id]
             owner = owner_of(run.claim.head.scope)

@@ -13,6 +13,7 @@ from dragoman.model.events import Entry
 from dragoman.model.types import Task, TaskState
 from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
+from dragoman.stores.process_rows import FLEET, Fleet
 from dragoman.stores.reservations import faults, named
 from dragoman.stores.store import WebhookCursor
 from dragoman.stores.task_rows import COUNTED, Choice, Counts, TaskPage, TaskRow
@@ -198,6 +199,11 @@ class StoreAdmin(Protocol):
         """Return all webhooks of a task. Raises Missing."""
         ...
 
+    def fleet(self, after: str = "") -> Fleet:
+        """Return the rows that processes have written about themselves in the last hour, after the
+        row with this key. See `processes`."""
+        ...
+
     def context_value(self, task: str) -> SavedValue | None:
         """Return what the store knows about the value of a task's context. Raises Missing."""
         ...
@@ -356,6 +362,8 @@ def restored(
     """Return the reservation of these columns; None if it has expired, or is unreadable, which is
     reported."""
     space, key, body, expires = columns
+    if space == FLEET:  # rows of processes, which mean nothing elsewhere
+        return None
     for fault in faults(space, key, body, expires):
         broken(f"{named(space, key)} cannot be read: {fault}; see `dragoman db check`")
         return None

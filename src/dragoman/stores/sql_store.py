@@ -18,6 +18,7 @@ from dragoman.stores import log_changes
 from dragoman.stores.codec import secrets
 from dragoman.stores.delivery_order import DeliveryOrder
 from dragoman.stores.encrypted_values import encrypt_private
+from dragoman.stores.process_rows import FLEET, LIVES, ProcessRow, row_body
 from dragoman.stores.reservations import PRUNE_AT_ONCE, PRUNE_EVERY, decode_value, encode_value
 from dragoman.stores.store import Head, Receipt, Unreadable, Webhook
 from dragoman.stores.unreadable_rows import UnreadableRows
@@ -148,6 +149,10 @@ class SqlStore:
         if found is body:
             return value
         return decode_value(found, space, key, self._encryption)
+
+    async def report(self, row: ProcessRow) -> None:
+        """See `Store.report`."""
+        await self._reserve_body(FLEET, row.key, row_body(row), LIVES)
 
     async def _prune_reservations(self) -> int:
         if time.monotonic() - self._reservations_swept < PRUNE_EVERY:

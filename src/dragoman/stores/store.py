@@ -32,6 +32,7 @@ from dragoman.model.types import (
 
 if TYPE_CHECKING:
     from dragoman.stores.admin import Make
+    from dragoman.stores.process_rows import ProcessRow
 
 GIVEN_UP = 1e-9
 """The lease of a claim whose process is known to have ended."""
@@ -505,6 +506,10 @@ class Store(Protocol):
         expired, it is the given one from now on, for `keep` seconds by the store's clock; None is
         for ever. The caller has checked the arguments (`check_reservation`). Raises Unavailable,
         also if the value is encrypted and the key is missing."""
+
+    async def report(self, row: ProcessRow) -> None:
+        """Keep a row about a process under its key for an hour by the store's clock, unencrypted.
+        `StoreAdmin.fleet` returns it. Raises Unavailable."""
 
     # -- for the delivery of webhooks
 

@@ -22,7 +22,8 @@ TOKENS = Token(
         "olga": Caller(identity="olga", tenant="blue", scopes=frozenset({"operator"})),
         "otto": Caller(identity="otto", tenant="blue", scopes=frozenset({"operator:act"})),
         "rita": Caller(identity="rita", tenant="red", scopes=frozenset({"operator"})),
-        "ada": Caller(identity="ada", scopes=frozenset({"operator:all"})),
+        "ada": Caller(identity="ada", scopes=frozenset({"operator", "operator:all"})),
+        "root": Caller(identity="root", scopes=frozenset({"operator:all"})),
     }
 )
 

@@ -136,7 +136,7 @@ async def test_a_caller_without_the_scope_gets_the_bytes_without_a_console(tmp_p
         for path in PATHS
         for method in ("GET", "POST", "DELETE")
         for headers in ({}, ACT)
-        for who in ({}, bearer("tom"), bearer("nobody"))
+        for who in ({}, bearer("tom"), bearer("root"), bearer("nobody"))
     ]
     (tmp_path / "other").mkdir()
     app = App(booking(), store=stored(tmp_path), auth=TOKENS)
@@ -240,5 +240,5 @@ async def test_looks_at_tasks_of_others_are_audited(
     lines = [
         json.loads(each.getMessage()) for each in caplog.records if each.name == "dragoman.audit"
     ]
-    (line,) = (each for each in lines if each["event"] == "console_look")
+    (line,) = (each for each in lines if each["event"] == "operator.look")
     assert (line["who"], line["owner"], line["task"]) == ("olga", "tom", task["id"])

@@ -7,6 +7,7 @@ import { Agent, drawn, ended, folded, GRANT, SCHEMAS, stateName } from "./a2a.js
 import { age, id, plain, shortId } from "./format.js";
 import { Form } from "./forms.js";
 import { LogIn } from "./login.js";
+import { Remote } from "./remote.js";
 import { Json, Parts } from "./parts.js";
 import { go, withParameters } from "./route.js";
 import { Wire } from "./wire.js";
@@ -70,9 +71,23 @@ function Conversation({ agent: about, route, session }) {
         setLoaded(context);
         for (const task of known) if (["working", "submitted"].includes(stateName(task))) resume(task);
       } catch (failed) {
-        if (!stopped) setError(failed.message);
+        await remembered(failed);
       }
     })();
+    async function remembered(failed) {
+      const ids = JSON.parse(sessionStorage.getItem(`tasks ${context}`) || "[]");
+      const known = [];
+      for (const each of ids) {
+        try {
+          known.push(await agent.call("GetTask", { id: each }));
+        } catch {
+          // the agent has forgotten it
+        }
+      }
+      if (stopped) return;
+      if (known.length) (setTasks(known), setLoaded(context));
+      else setError(failed.message);
+    }
     return () => { stopped = true; };
   }, [context, about.key]);
 
@@ -93,6 +108,11 @@ function Conversation({ agent: about, route, session }) {
   }
 
   function put(task) {
+    if (session.source === "agent" && task.contextId) {
+      const name = `tasks ${task.contextId}`;
+      const ids = JSON.parse(sessionStorage.getItem(name) || "[]");
+      if (!ids.includes(task.id)) sessionStorage.setItem(name, JSON.stringify([...ids, task.id]));
+    }
     setTasks((known) => {
       const index = known.findIndex((each) => each.id === task.id);
       if (index < 0) return [...known, task];
@@ -195,6 +215,7 @@ function Conversation({ agent: about, route, session }) {
           onAnswer=${(parts, more) => send(parts, { ...more, task })} />`)}
         ${replies.filter((each) => !seenIn(tasks, each.messageId)).map((each) => html`<${Message} key=${each.messageId} message=${each} />`)}
         ${busy > 0 && html`<p class="dim" role="status">The agent is working …</p>`}
+        ${session.source === "agent" && html`<${Remote} session=${session} busy=${busy > 0} />`}
         ${error && html`<p class="bad" role="alert">${error}</p>`}
         <div ref=${end}></div>
       </div>

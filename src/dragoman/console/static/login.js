@@ -23,9 +23,10 @@ export function LogIn({ session, done }) {
       <h2>${scheme.title} <span class="dim">${plain(scheme.name)}</span></h2>
       ${scheme.description && html`<p class="dim">${plain(scheme.description)}</p>`}
       <input type="hidden" name="scheme" value=${scheme.name} />
+      ${scheme.kind === "oauth" && html`<label>Client id<input name="client" autocomplete="off" required /></label>`}
       ${scheme.kind === "basic" && html`<label>User<input name="user" autocomplete="off" required /></label>`}
-      ${scheme.kind !== "certificate" && html`<label>${scheme.kind === "basic" ? "Password" : scheme.title}
-        <input name="secret" type="password" autocomplete="off" required /></label>`}
+      ${scheme.kind !== "certificate" && html`<label>${{ basic: "Password", oauth: "Client secret, if there is one" }[scheme.kind] || scheme.title}
+        <input name="secret" type="password" autocomplete="off" required=${scheme.kind !== "oauth"} /></label>`}
       <button>Log in</button>
     </form>`)}
     ${error && html`<p class="bad" role="alert">${error}</p>`}

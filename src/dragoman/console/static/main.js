@@ -5,17 +5,19 @@ import { act, get } from "./api.js";
 import { Agents } from "./agents.js";
 import { Chat } from "./chat.js";
 import { Fleet } from "./fleet.js";
+import { OpenLog } from "./log.js";
 import { read } from "./route.js";
 import { Tasks } from "./table.js";
 import { Task } from "./task.js";
 import { Webhooks } from "./webhooks.js";
 
 const VIEWS = [
-  ["tasks", "Tasks"],
-  ["chat", "Chat"],
-  ["agents", "Agents"],
-  ["webhooks", "Webhooks"],
-  ["fleet", "Fleet"],
+  ["tasks", "Tasks", ["app", "store"]],
+  ["chat", "Chat", ["app", "agent"]],
+  ["agents", "Agents", ["app", "agent"]],
+  ["webhooks", "Webhooks", ["app", "store"]],
+  ["fleet", "Fleet", ["app", "store"]],
+  ["log", "Open a log", ["app", "store"]],
 ];
 
 function Console() {
@@ -54,12 +56,13 @@ function Console() {
   }, [route.view]);
 
   if (broken) return html`<p class="empty bad" role="alert">The page has failed: ${broken.message}. Reload it.</p>`;
-  const here = route.view === "task" ? "tasks" : route.view;
+  const here = route.view === "task" ? "tasks" : shownView(route, session);
+  const views = VIEWS.filter(([, , sources]) => session && sources.includes(session.source));
   return html`
     <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), document.getElementById("main").focus())}>Skip to the content</a>
     <nav class="top" aria-label="Console">
       <span class="brand" title=${session?.title || ""}>${session?.title || "Console"}</span>
-      ${VIEWS.map(([view, name]) => html`<a key=${view} href=${`#/${view}`} aria-current=${here === view ? "page" : undefined}>${name}</a>`)}
+      ${views.map(([view, name]) => html`<a key=${view} href=${`#/${view}`} aria-current=${here === view ? "page" : undefined}>${name}</a>`)}
       <span class="grow"></span>
       ${session && html`<span class="who" title=${session.acts ? "may act" : "may look"}>${session.name}${session.tenant ? ` · ${session.tenant}` : ""}</span>`}
       ${session && html`<button class="link" onClick=${async () => (await act("logout"), location.reload())}>Log out</button>`}
@@ -77,12 +80,17 @@ function Offline({ error }) {
   return html`<p class="offline" role="alert">The server does not answer. The page goes on where it was when it is back.</p>`;
 }
 
+// The inspector has no tasks, so it begins with the chat.
+const shownView = (route, session) => (session?.source === "agent" && route.view === "tasks" ? "chat" : route.view);
+
 function View({ route, session, onOnline, reload }) {
-  switch (route.view) {
+  switch (shownView(route, session)) {
     case "task":
       return html`<${Task} key=${route.argument} id=${route.argument} session=${session} onOnline=${onOnline} />`;
     case "chat":
       return html`<${Chat} route=${route} session=${session} reload=${reload} />`;
+    case "log":
+      return html`<${OpenLog} />`;
     case "agents":
       return html`<${Agents} />`;
     case "webhooks":

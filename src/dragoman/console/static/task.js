@@ -229,7 +229,7 @@ function Around({ details }) {
   const remote = (each) => html`<li key=${each.agent + each.task}>
     ${each.state && html`<span class=${`state ${each.state}`}>${each.state}</span> `}
     ${each.here ? html`<a href=${`#/task/${each.task}`}>${shortId(each.task)}</a>` : html`<span class="id">${plain(each.task)}</span>`}
-    ${" "}${link(each.agent, each.agent)}
+    ${" "}<span>${plain(each.agent || "")}</span> ${each.address && link(each.address, each.address)}
   </li>`;
   return html`
     ${(details.above || []).length > 0 && html`<section class="box"><h2>Came from</h2><ul class="tree">${details.above.map(remote)}</ul></section>`}

@@ -43,6 +43,7 @@ const TITLES = {
   reply: "Direct reply",
   cancel: "Cancel requested",
   private: "Private",
+  attempt: "Attempt failed",
 };
 
 export function Timeline({ items, task, at, onPick }) {
@@ -81,6 +82,12 @@ function Item({ item, task, at, onPick }) {
 function Body({ item, task }) {
   const [open, setOpen] = useState(false);
   const [chunks, setChunks] = useState(null);
+  if (item.kind === "attempt") {
+    const failed = item.value || {};
+    return html`<div class="entry-body"><p>${plain(failed.text || failed.reason || "")}</p>
+      <p class="dim">Attempt ${failed.attempt}${failed.worker ? html` on <span class="id">${plain(failed.worker)}</span>` : ""}${failed.correlation ? html`, correlation id <span class="id">${plain(failed.correlation)}</span>` : ""}</p>
+      ${failed.traceback && html`<pre class="text" tabindex="0">${plain(failed.traceback)}</pre>`}</div>`;
+  }
   if (item.kind === "private") {
     if (item.sealed) return html`<p class="dim">It is encrypted, and the key is not here.</p>`;
     return html`<${Details} value=${item.value} />`;

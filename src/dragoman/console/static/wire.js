@@ -1,11 +1,38 @@
 // The wire: each request and answer of the chat, as it was sent.
 
 import { html, useEffect, useState } from "./vendor/preact.js";
-import { act } from "./api.js";
+import { act, get } from "./api.js";
 import { clock, plain } from "./format.js";
 import { Json } from "./parts.js";
 
-export function Wire({ agent, about, onClose }) {
+export function Wire({ agent, about, session, onClose }) {
+  if (session.source === "agent") return html`<${RemoteWire} onClose=${onClose} />`;
+  return html`<${OwnWire} agent=${agent} about=${about} onClose=${onClose} />`;
+}
+
+// What the inspector has sent to the agent, as the server of the inspector recorded it.
+function RemoteWire({ onClose }) {
+  const [exchanges, setExchanges] = useState([]);
+  const [open, setOpen] = useState(0);
+  useEffect(() => {
+    const load = () => get("wire").then((found) => setExchanges(found.exchanges.reverse()), () => {});
+    load();
+    const timer = setInterval(load, 1000);
+    return () => clearInterval(timer);
+  }, []);
+  const lines = (headers) => Object.entries(headers || {}).map(([name, value]) => `${name}: ${value}`).join("\n");
+  return html`<aside class="wire" aria-label="Wire">
+    <header><h2>Wire</h2><span class="grow"></span><button class="link" onClick=${onClose}>Close</button></header>
+    ${exchanges.map((each) => html`<article key=${each.number} class="box">
+      <button class="fold line" aria-expanded=${open === each.number} onClick=${() => setOpen(open === each.number ? 0 : each.number)}>
+        <b>${each.method}</b> <span class="clip">${plain(each.url)}</span> <span class="dim">${each.status || ""} ${clock(each.at)}</span></button>
+      ${open === each.number && html`<div class="exchange"><h3>Request</h3><pre tabindex="0">${each.method} ${plain(each.url)}${"\n"}${lines(each.sent)}</pre><${Body} text=${each.body || ""} />
+        <h3>Answer ${each.status || ""}</h3><pre tabindex="0">${lines(each.received)}</pre>${each.error && html`<p class="bad">${plain(each.error)}</p>`}<${Body} text=${each.answer || ""} /></div>`}
+    </article>`)}
+  </aside>`;
+}
+
+function OwnWire({ agent, about, onClose }) {
   const [, redraw] = useState(0);
   const [open, setOpen] = useState("");
   useEffect(() => {

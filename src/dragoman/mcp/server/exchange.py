@@ -139,7 +139,8 @@ class Exchange:
         if not given and isinstance(meta.get(IDEMPOTENCY_KEY), str):
             given = meta[IDEMPOTENCY_KEY]
         if given:
-            return digest("key", given, name)
+            # remote agents know all callers as one
+            return digest("key", self.caller.tenant, self.caller.qualified, given, name)
         if self.session and self._context.request_id is not None:
             id = self._context.request_id
             return digest("session", self.session, type(id).__name__, str(id), name, arguments)

@@ -28,6 +28,7 @@ from dragoman.stores.memory.deliveries import Deliveries
 from dragoman.stores.memory.log import Conversations, Log, TaskIndex
 from dragoman.stores.memory.queue import Queue
 from dragoman.stores.memory.reservations import Reservations
+from dragoman.stores.process_rows import FLEET, LIVES, ProcessRow, row_body
 from dragoman.stores.store import (
     MANY,
     NOBODY,
@@ -419,6 +420,19 @@ class MemoryStore:
     async def reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
         """See `Store.reserve`."""
         return self._reservations.reserve(space, key, value, keep)
+
+    async def report(self, row: ProcessRow) -> None:
+        """See `Store.report`."""
+        self._reservations.reserve(FLEET, row.key, row_body(row), LIVES)
+
+    def reports(self) -> Sequence[tuple[str, bytes, float]]:
+        """The rows of processes: their keys, stored forms and times, by the Unix time."""
+        offset, reserved = time.time() - time.monotonic(), self._reservations.reserved.copy()
+        return sorted(
+            (key, body, until + offset)
+            for (space, key), (body, until) in reserved.items()
+            if space == FLEET
+        )
 
     # -- for the delivery of webhooks
 

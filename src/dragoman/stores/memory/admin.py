@@ -15,6 +15,7 @@ from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
 from dragoman.stores.admin import Missing, SavedValue, WebhookRow, webhook_row
 from dragoman.stores.memory.log import Log, encode
+from dragoman.stores.process_rows import Fleet, read_rows
 from dragoman.stores.task_rows import (
     COUNTED,
     RECENT,
@@ -119,6 +120,11 @@ class MemoryAdmin:
     def webhooks(self, task: str) -> Sequence[WebhookRow]:
         """See `StoreAdmin.webhooks`."""
         return _webhooks(self._log(task))
+
+    def fleet(self, after: str = "") -> Fleet:
+        """See `StoreAdmin.fleet`."""
+        found, now = self._store.reports(), time.time()
+        return Fleet(now, read_rows(row for row in found if row[0] > after and row[2] > now))
 
     def context_value(self, task: str) -> SavedValue | None:
         """See `StoreAdmin.context_value`."""

@@ -50,6 +50,7 @@ from dragoman.stores.postgres.pool import CONNECT, gone, place, reason
 from dragoman.stores.postgres.reservations import prune as prune_reservations
 from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
+from dragoman.stores.process_rows import FLEET, Fleet, read_rows
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.sql_store import RECEIPTS
 from dragoman.stores.store import Unreadable
@@ -320,6 +321,16 @@ class PostgresAdmin:
                 place = (row[0], row[1])
                 if (one := restored(tuple(row), now, broken)) is not None:
                     yield one
+
+    def fleet(self, after: str = "") -> Fleet:
+        """See `StoreAdmin.fleet`."""
+        ((now,),) = self._fetch(f"SELECT {NOW}")
+        found = self._fetch(
+            "SELECT key, body, expires FROM reservation WHERE space = $1 AND key > $2 "
+            "AND expires > $3 ORDER BY key",
+            *(FLEET, after, now),
+        )
+        return Fleet(now, read_rows((key, bytes(body), until) for key, body, until in found))
 
     def context_value(self, task: str) -> SavedValue | None:
         """See `StoreAdmin.context_value`."""

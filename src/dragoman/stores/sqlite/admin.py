@@ -37,6 +37,7 @@ from dragoman.stores.codec import STATES
 from dragoman.stores.encrypted_values import opened
 from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
+from dragoman.stores.process_rows import FLEET, Fleet, read_rows
 from dragoman.stores.sql_store import RECEIPTS
 from dragoman.stores.sqlite import change_owner, listing, schema, transfer
 from dragoman.stores.sqlite.context_values import OF_TASK, any_there
@@ -159,6 +160,17 @@ class SqliteAdmin:
     def export_reservations(self, broken: Callable[[str], None]) -> Iterator[ExportedReservation]:
         """See `transfer.reservations`."""
         return transfer.reservations(self.db, broken)
+
+    def fleet(self, after: str = "") -> Fleet:
+        """See `StoreAdmin.fleet`."""
+        now = time.time()
+        found = fetch(
+            self.db,
+            "SELECT key, body, expires FROM reservation WHERE space = ? AND key > ? "
+            "AND expires > ? ORDER BY key",
+            (FLEET, after, now),
+        )
+        return Fleet(now, read_rows(found))
 
     def context_value(self, task: str) -> SavedValue | None:
         """See `StoreAdmin.context_value`."""

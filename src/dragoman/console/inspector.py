@@ -1,0 +1,54 @@
+"""The operator's API below `/console/api/`: what only the inspector has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dragoman.console.api import API
+from dragoman.console.http import NotFound, Request, Response, Route
+from dragoman.console.remote_agent import RemoteAgent, exchanges
+from dragoman.console.session import Operator
+from dragoman.console.shapes import Shape
+
+if TYPE_CHECKING:
+    from dragoman.console.console import Console
+
+
+class CallOptions(Shape, frozen=True, forbid_unknown_fields=True):
+    """What is sent with each call."""
+
+    headers: Mapping[str, str]
+    extensions: Sequence[str]
+    metadata: Mapping[str, Any]
+
+
+def _remote(console: Console) -> RemoteAgent:
+    if not isinstance(console.source, RemoteAgent):
+        raise NotFound("only the inspector has this")
+    return console.source
+
+
+async def wire(request: Request, console: Console, operator: Operator) -> Response:
+    """What was sent and received after an exchange."""
+    found = exchanges(_remote(console).wire, request.number("after", 0))
+    return Response({"exchanges": found})
+
+
+async def prompt(request: Request, console: Console, operator: Operator) -> Response:
+    """Where a person must log in, if a call waits for that."""
+    return Response(_remote(console).prompt)
+
+
+async def options(request: Request, console: Console, operator: Operator) -> Response:
+    """Change the headers, extensions and metadata of each call."""
+    given = await request.decode(CallOptions)
+    await _remote(console).change(given.headers, given.extensions, given.metadata)
+    return Response({})
+
+
+ROUTES: list[Route] = [
+    Route("GET", f"{API}/wire", wire),
+    Route("GET", f"{API}/prompt", prompt),
+    Route("POST", f"{API}/options", options),
+]

@@ -1,0 +1,133 @@
+"""The inspector of other agents, and the console of a store without a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dragoman import App
+from dragoman.admin import open_store
+from dragoman.cli.console_command import ConsoleServer
+from dragoman.client import Client, HTTPTransport
+from dragoman.console import Console, RemoteAgent, StoredTasks
+from tests.harness.server import serving
+from tests.products.console.parts import ACT, TOKENS, booking, consoled, stored
+
+
+@asynccontextmanager
+async def inspecting(console: Console, tokens: list[str]) -> AsyncIterator[httpx.AsyncClient]:
+    app = App(mounts={"/": ConsoleServer()})
+    app.answer_first(console, close=console.close)
+    async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=20) as http:
+        assert console.token is not None
+        console.token.print()
+        assert (await http.get(f"/console/?token={tokens[-1]}")).status_code == 303
+        yield http
+
+
+def inspector(url: str, tokens: list[str], **options: Any) -> Console:
+    def connect(transport: Any, *, auth: Any, headers: Any, extensions: Any) -> Client:
+        more = {"auth": auth, "headers": headers, "extensions": extensions}
+        return Client.connect(
+            url, transport=transport, attempts=1, insecure=True, **more, **options
+        )
+
+    return Console(tell=tokens.append, source=RemoteAgent(url, HTTPTransport, connect))
+
+
+async def called(http: httpx.AsyncClient, method: str, params: Any) -> list[Any]:
+    """The results of a call of the chat."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    answer = await http.post("/console/agents/agent/", json=body, headers=ACT)
+    assert answer.status_code == 200, answer.text
+    if answer.headers["content-type"] == "text/event-stream":
+        lines = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+        return [json.loads(line[6:]) for line in lines]
+    return [answer.json()]
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"message": {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}}
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_the_inspector_calls_agents_of_each_version(version: str) -> None:
+    tokens: list[str] = []
+    agent = App(booking(), versions=[version])
+    async with serving(agent) as url, inspecting(inspector(url, tokens), tokens) as http:
+        (shown,) = (await http.get("/console/api/agents")).json()["agents"]
+        assert shown["name"] == "Booking"
+        events = await called(http, "SendStreamingMessage", said("Rome"))
+        assert "Booked: Rome" in json.dumps(events)
+        task = next(each["result"]["task"] for each in events if "task" in each["result"])
+        (got,) = await called(http, "GetTask", {"id": task["id"]})
+        assert got["result"]["status"]["state"] == "TASK_STATE_COMPLETED"
+        wire = (await http.get("/console/api/wire")).json()["exchanges"]
+        assert any("Booked: Rome" in each.get("answer", "") for each in wire)
+        assert (await http.get("/console/api/tasks")).status_code == 404
+
+
+async def test_the_page_logs_in_and_the_wire_hides_credentials() -> None:
+    tokens: list[str] = []
+    async with (
+        serving(App(booking(), auth=TOKENS)) as url,
+        inspecting(inspector(url, tokens), tokens) as http,
+    ):
+        (refused,) = await called(http, "SendStreamingMessage", said("Rome"))
+        assert "error" in refused
+        (scheme,) = (await http.get("/console/api/session")).json()["schemes"]
+        given = {"scheme": scheme["name"], "secret": "tom"}
+        assert (await http.post("/console/api/caller", json=given)).status_code == 403
+        done = await http.post("/console/api/caller", json=given, headers=ACT)
+        assert done.status_code == 200
+        options = {"headers": {"X-Own": "yes"}, "extensions": [], "metadata": {"trip": 7}}
+        changed = await http.post("/console/api/options", json=options, headers=ACT)
+        assert changed.status_code == 200
+        events = await called(http, "SendStreamingMessage", said("Rome"))
+        assert "Booked: Rome" in json.dumps(events)
+        wire = (await http.get("/console/api/wire")).json()["exchanges"]
+        sent = next(
+            each for each in reversed(wire) if "SendStreamingMessage" in each.get("body", "")
+        )
+        assert sent["sent"]["authorization"] == "***"
+        assert "x-own" in sent["sent"]
+        assert json.loads(sent["body"])["params"]["metadata"] == {"trip": 7}
+
+
+async def test_an_agent_that_is_not_there_is_an_error_in_words() -> None:
+    tokens: list[str] = []
+    async with inspecting(inspector("http://127.0.0.1:1", tokens), tokens) as http:
+        (shown,) = (await http.get("/console/api/agents")).json()["agents"]
+        assert shown["error"]
+        (failed,) = await called(http, "SendMessage", said("Rome"))
+        assert failed["error"]["message"]
+
+
+async def test_a_store_is_shown_without_a_server(tmp_path: Path) -> None:
+    store = stored(tmp_path)
+    async with consoled(App(booking(), store=store)) as running:
+        task = await running.send("Rome")
+    tokens: list[str] = []
+    source = StoredTasks("tasks.db")
+    console = Console(
+        tell=tokens.append, source=source, store=lambda: open_store(store, write=True)
+    )
+    async with inspecting(console, tokens) as http:
+        (row,) = (await http.get("/console/api/tasks")).json()["rows"]
+        assert row["id"] == task["id"]
+        shown = (await http.get(f"/console/api/tasks/{task['id']}")).json()
+        assert shown["row"]["state"] == "completed"
+        path = f"/console/api/tasks/{task['id']}/cancel"
+        assert (await http.post(path, headers=ACT)).status_code == 409
+        redrive = {"task": task["id"]}
+        done = await http.post("/console/api/webhooks/redrive", json=redrive, headers=ACT)
+        assert done.status_code == 200
+        saved = (await http.get(f"/console/api/tasks/{task['id']}/log")).text.splitlines()
+        assert json.loads(saved[0])["format"] == "dragoman-task-log"
+        assert len(saved) == 1 + row["last"]
