@@ -337,12 +337,13 @@ class App:
     ) -> None:
         """Let an application see each request before the agents and the mounts do.
 
-        It is called like an ASGI application, for HTTP only, and returns whether it has answered.
-        Nobody is authenticated yet: `await scope["dragoman.authenticate"]()` returns the `Caller`,
-        or raises as for the agents; with headers as its argument, that of a request with these.
-        `scope["dragoman.headers"]` is a list: what the handler appends is added to the response,
-        whoever makes it. JSON-RPC to a single agent (`POST /`) goes to the agent at once. `close`
-        is awaited when the `App` stops.
+        The server calls it like an ASGI application, for HTTP only; it returns whether it has
+        answered. The server has not authenticated the request yet:
+        `await scope["dragoman.authenticate"]()` returns the `Caller`, or raises as for the agents;
+        with headers as the argument, it does so for a request with these headers. The application
+        can append headers to the list `scope["dragoman.headers"]`: every response to this request
+        gets them. JSON-RPC to a single agent (`POST /`) goes directly to the agent. The `App` awaits
+        `close` when it stops.
         """
         self._first.append(handler)
         if close is not None:
