@@ -342,8 +342,8 @@ class App:
         `await scope["dragoman.authenticate"]()` returns the `Caller`, or raises as for the agents;
         with headers as the argument, it does so for a request with these headers. The application
         can append headers to the list `scope["dragoman.headers"]`: every response to this request
-        gets them. JSON-RPC to a single agent (`POST /`) goes directly to the agent. The `App` awaits
-        `close` when it stops.
+        gets them. JSON-RPC to a single agent (`POST /`) goes directly to the agent. The `App`
+        awaits `close` when it stops.
         """
         self._first.append(handler)
         if close is not None:
