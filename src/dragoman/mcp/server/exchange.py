@@ -149,7 +149,8 @@ class Exchange:
     @property
     def place(self) -> tuple[str, mcp.RequestId]:
         """How a cancel names this request."""
-        return (self.session, self._context.request_id or "")
+        id = self._context.request_id
+        return (self.session, "" if id is None else id)
 
     def _header(self, name: str) -> str:
         found = getattr(self._context.request, "headers", None) or {}
