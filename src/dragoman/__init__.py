@@ -14,10 +14,11 @@ what an author writes with, `serve` starts the server from code, `App` serves ag
 server.
 """
 
-from dragoman._handover import resume
+from dragoman._resume import resume
 from dragoman._serve import serve
 from dragoman._version import __version__ as __version__
 from dragoman.agent.agent import Agent, AgentError
+from dragoman.agent.gate import Gate, GatedWork
 from dragoman.agent.step_results import StepFailed, StepUncertain
 from dragoman.agent.turn import Turn
 from dragoman.agent.user_error import UserError
@@ -63,6 +64,8 @@ __all__ = [
     "Caller",
     "ContextChanged",
     "ConversationMessage",
+    "Gate",
+    "GatedWork",
     "Handover",
     "HandoverEnded",
     "JsonSchema",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, over
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from dragoman.agent.gate import Gate, card_extensions
 from dragoman.agent.handler import MONTH, Handler
 from dragoman.agent.turn import Turn as Turn
 from dragoman.model.caller import Caller, fault, long
@@ -17,7 +18,7 @@ from dragoman.model.errors import ContentTypeNotSupported, Forbidden, InvalidPar
 from dragoman.model.events import RESUME
 from dragoman.model.protocol import HTTP_JSON, JSONRPC, LISTED_VERSIONS
 from dragoman.model.remote_task import covers
-from dragoman.model.reserved_names import reserved
+from dragoman.model.reserved_path_names import reserved
 from dragoman.model.skill_extension import SKILL_SCHEMA, SkillSchema
 from dragoman.model.types import (
     AgentCapabilities,
@@ -157,16 +158,22 @@ class Agent:
 
     @property
     def extensions(self) -> tuple[AgentExtension, ...]:
-        """The extensions of the card: the author's, and those of this library."""
+        """The extensions of the card: the author's, those of gates, and those of this library."""
         schemas = {
             key: to_builtins(skill.schema)
             for key, skill in self.skills.items()
             if skill.schema is not None
         }
-        if not schemas:
-            return self._extensions
-        own = AgentExtension(uri=SKILL_SCHEMA, description=SCHEMA_TEXT, params=schemas)
-        return (*self._extensions, own)
+        gates = {key: skill.handler.gate for key, skill in self.skills.items()}
+        if self.default is not None:
+            gates[""] = self.default.gate
+        found = self._extensions
+        if any(gates.values()):
+            found = (*found, *card_extensions(gates))
+        if schemas:
+            own = AgentExtension(uri=SKILL_SCHEMA, description=SCHEMA_TEXT, params=schemas)
+            found = (*found, own)
+        return found
 
     def connection(self, address: str) -> Mapping[str, Any]:
         """The client options for the agent at an address: those of the longest address in
@@ -200,6 +207,7 @@ class Agent:
         version: str = "",
         ask: bool = False,
         one_at_a_time: OneAtATime = "",
+        gate: Gate | None = None,
     ) -> Callable[[F], F]: ...
     def skill(
         self,
@@ -219,6 +227,7 @@ class Agent:
         version: str = "",
         ask: bool = False,
         one_at_a_time: OneAtATime = "",
+        gate: Gate | None = None,
     ) -> Any:
         """Register a handler as a skill. Id, name and description come from the function unless
         they are given; the parameters and the result of a function with types stand on the card,
@@ -226,7 +235,7 @@ class Agent:
         crash, a sleep or a question, for at most `timeout` seconds in all. With `ask`, the skill
         asks for parameters that are missing, instead of refusing the message. With
         `one_at_a_time="context"`, the turns of a context run one after the other, in the order of
-        their messages."""
+        their messages. A `gate` runs around the handler, and may ask the client first."""
 
         def register(target: F) -> F:
             if isinstance(target, str):
@@ -239,6 +248,7 @@ class Agent:
                 version=version,
                 ask=ask,
                 one_at_a_time=one_at_a_time,
+                gate=gate,
             )
             key = id or handler.name
             if key in self.skills:
@@ -272,6 +282,7 @@ class Agent:
         timeout: float = MONTH,
         version: str = "",
         one_at_a_time: OneAtATime = "",
+        gate: Gate | None = None,
     ) -> Callable[[F], F]: ...
     def handler(
         self,
@@ -282,6 +293,7 @@ class Agent:
         timeout: float = MONTH,
         version: str = "",
         one_at_a_time: OneAtATime = "",
+        gate: Gate | None = None,
     ) -> Any:
         """Register the default handler, which gets the messages that name no skill."""
 
@@ -295,6 +307,7 @@ class Agent:
                 timeout=timeout,
                 version=version,
                 one_at_a_time=one_at_a_time,
+                gate=gate,
             )
             self.default.wraps = False  # no card says what it returns
             self._route_unnamed()

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
+from dragoman.agent.running_step import StepScope, Streams, enter, leave, running
 from dragoman.agent.step_results import (
     Unusable,
     check_step,
@@ -31,7 +32,6 @@ from dragoman.agent.step_results import (
     logged_result,
     returned_type,
 )
-from dragoman.agent.step_scope import StepScope, Streams, enter, leave, running
 from dragoman.agent.user_error import UserError
 from dragoman.model import clock
 from dragoman.model.events import Event, Private, Received
@@ -71,6 +71,9 @@ _BEGUN = {
 """The kinds that begin one."""
 TIME, MESSAGE, NOTIFICATION = "time", "message", "notification"
 """What a suspended handler waits for."""
+
+WORK = "dragoman.work"
+"""The step in which a handler that is not durable runs behind its gate."""
 
 Key = tuple[str, str, int]
 """An operation, its name, and which one of this name it is."""
@@ -186,6 +189,7 @@ class Journal:
         """Whether the handler has been here before."""
         self.live = not entries
         """Whether it has come to what is not in the log."""
+        self._work_begun = sum(e.kind == "begun" and e.name == WORK for e in entries)
         self._running: set[asyncio.Future[Any]] = set()
         self._total = len(entries)
         self.version: str | None = None
@@ -289,6 +293,22 @@ class Journal:
             finally:
                 leave(token)
             return bytes((await self._settle("step", key, value, scope)).value)
+
+    async def work(self, call: Callable[[int], Awaitable[bytes]]) -> bytes:
+        """The JSON that a call returns. It is made again if it was cut off; it gets the number of
+        its attempt, which is durable before."""
+        key = self._key("step", WORK)
+        if (known := self._done.get(key)) is not None:
+            return bytes(known.value)
+        self._live(key)
+        self._work_begun += 1
+        await self._settle("begun", key)
+        self.run.begin()
+        return bytes((await self._settle("step", key, await call(self._work_begun))).value)
+
+    def pass_on(self) -> None:
+        """The gate has let the handler run: what is in the log from here on is the handler's."""
+        self.resumed = bool(self._next)
 
     def _new_scope(self, key: Key) -> StepScope:
         _, name, count = key

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dragoman.agent.docstrings import docstring
 from dragoman.agent.durable import CodeChanged
+from dragoman.agent.gate import Gate
 from dragoman.agent.parameters import DATA, MESSAGE, TURN, Parameters, type_hints
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Turn
@@ -63,6 +64,7 @@ class Handler:
         version: str = "",
         ask: bool = False,
         one_at_a_time: str = "",
+        gate: Gate | None = None,
     ) -> None:
         if inspect.isclass(target):
             target = target()
@@ -84,8 +86,12 @@ class Handler:
         self._awaits = inspect.iscoroutinefunction(self.run)
         self.reply = hints.get("return") is Message if reply is None else reply
         """Whether it may reply without a task."""
-        self.durable = durable
+        self.gate = gate
+        """What runs around it, in a turn that is durable."""
+        self.continues = durable
         """Whether it continues where it was after a crash, a sleep or a question."""
+        self.durable = durable or gate is not None
+        """Whether its turns are durable: itself, or its gate continues where it was."""
         if not (math.isfinite(timeout) and timeout > 0):
             raise ValueError(f"{self.name}: timeout must be a finite number greater than 0")
         self.timeout = timeout
@@ -100,8 +106,11 @@ class Handler:
                 f"{self.name}: a durable handler must be an `async def`; a blocking function can "
                 "be called in a step"
             )
-        if durable and self.reply:
-            raise TypeError(f"{self.name}: a durable handler always has a task; leave out reply")
+        if self.durable and self.reply:
+            what = "durable handler" if durable else "handler with a gate"
+            raise TypeError(f"{self.name}: a {what} always has a task; leave out reply")
+        if gate is not None and not isinstance(gate, Gate):
+            raise TypeError(f"{self.name}: a gate has the methods `extensions` and `enter`")
         self.followed = FIRST_TURNS
         """For how many more turns to record where its events were made."""
         self.result: DataType | None = None
@@ -185,12 +194,12 @@ class Handler:
             missing = ", ".join(filled.missing)
             raise CodeChanged(f"its parameters do not fit: nothing was given for {missing}")
         if filled.missing:
-            from dragoman.agent import questions
+            from dragoman.agent import parameter_questions
             from dragoman.agent.skill_schemas import described, file_parameters
 
             schema = described(parameters.schema, self.about) if parameters.data else {}
             files = file_parameters(parameters.files, self.about)
-            asked = questions.question(filled.missing, schema, files)
+            asked = parameter_questions.question(filled.missing, schema, files)
             return asked.replace(extensions=turn._extended(asked.metadata))
         values = filled.values
         args = [values[each.name] for each in parameters.all if not each.keyword]

@@ -67,6 +67,12 @@ def add_to_serve(serve: argparse.ArgumentParser) -> None:
     _add_patience(serve)
 
 
+def check_patience(arguments: argparse.Namespace) -> None:
+    """Raise UsageError if a call could never be answered."""
+    if arguments.patience <= 0:
+        raise UsageError("--patience: must be greater than 0")
+
+
 def _add_patience(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--patience",
@@ -79,8 +85,7 @@ def _add_patience(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve the agents at the URLs until interrupted."""
-    if arguments.patience <= 0:
-        raise UsageError("--patience: must be greater than 0")
+    check_patience(arguments)
     several = len(set(arguments.urls)) > 1
     if several and (given := [name for name in SECRETS if getattr(arguments, name)]):
         raise UsageError(

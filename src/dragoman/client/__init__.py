@@ -22,11 +22,12 @@ from dragoman.client.deadline import DeadlineExceeded
 from dragoman.client.delegation import Delegation
 from dragoman.client.discovery import CardCache
 from dragoman.client.download import fetch
-from dragoman.client.handover import HandedOverTask
+from dragoman.client.handed_over_task import HandedOverTask
 from dragoman.client.inbox import Inbox
 from dragoman.client.limits import Limits, TooLarge
 from dragoman.client.oauth import LoginPrompt, OAuth
 from dragoman.client.options import CallOptions, Options, SendOptions
+from dragoman.client.paused_task import Answerer, PausedTask
 from dragoman.client.result import Result
 from dragoman.client.skills import RemoteSkill, SkillNotCompleted
 from dragoman.client.stream import Stream
@@ -46,6 +47,7 @@ from dragoman.security.card_signatures import Trust, Unverified
 
 __all__ = (
     "AgentReference",
+    "Answerer",
     "ApprovedAgent",
     "AuthRequest",
     "BasicAuth",
@@ -70,6 +72,7 @@ __all__ = (
     "OpenIdConnectSecurityScheme",
     "Options",
     "Origins",
+    "PausedTask",
     "RemoteSkill",
     "Result",
     "SecurityScheme",

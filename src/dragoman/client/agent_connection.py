@@ -18,7 +18,7 @@ from dragoman.client.approved_card import (
     changed_keys,
     check_unchanged,
 )
-from dragoman.client.binding import BINDINGS, Binding, Order, minor, supported_bindings
+from dragoman.client.bindings import BINDINGS, Binding, Order, minor, supported_bindings
 from dragoman.client.credentials import LIMIT, Guard
 from dragoman.client.deadline import Limit, Progress
 from dragoman.client.delegation import current_steps
@@ -88,7 +88,9 @@ class AgentConnection:
             insecure=options.get("insecure", False),
             allow=options.get("allow", ()),
         )
-        self.extensions = self._asked = tuple(options.get("extensions", ()))
+        self.answerer = options.get("answer")
+        more = () if self.answerer is None else self.answerer.extensions
+        self.extensions = self._asked = (*options.get("extensions", ()), *more)
         """The extensions that the caller asked for and the agent offers."""
         self.binding_names = [
             name.upper() for name in options.get("bindings", supported_bindings(transport))
@@ -277,6 +279,11 @@ class AgentConnection:
     def card_url(self) -> str:
         """The URL of the card; empty if the caller passed a card."""
         return address(self.target) if isinstance(self.target, str) else ""
+
+    @property
+    def verified(self) -> bool:
+        """Whether a signature of the card was verified."""
+        return self._verifier is not None or self.cards.verifier is not None
 
     @property
     def recipient(self) -> str:

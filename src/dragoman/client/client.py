@@ -17,12 +17,13 @@ from msgspec import UNSET
 from dragoman.client import skills
 from dragoman.client.agent_connection import AgentConnection
 from dragoman.client.approved_card import AgentReference
-from dragoman.client.binding import Order
+from dragoman.client.bindings import Order
 from dragoman.client.credentials import ANYWHERE
 from dragoman.client.delegated_sends import DelegatedSends
 from dragoman.client.logged_result import once
 from dragoman.client.options import CallOptions, Options, SendOptions
-from dragoman.client.outgoing_message import OutgoingMessage, outgoing_message
+from dragoman.client.outgoing_message import OutgoingMessage, answer_to, outgoing_message
+from dragoman.client.paused_task import MOST, PausedTask
 from dragoman.client.result import Result
 from dragoman.client.skills import RemoteSkill
 from dragoman.client.stream import Stream
@@ -36,6 +37,7 @@ from dragoman.model.types import (
     CancelTaskRequest,
     GetExtendedAgentCardRequest,
     ListTasksRequest,
+    SendMessageRequest,
     Task,
     TaskState,
 )
@@ -148,23 +150,15 @@ class Client:
         async def send() -> Result:
             if (known := sends.known(sent.name)) is not None:
                 sends.began(known.id)
-                return Result(await self.task(known.id).get())
-            async with self._connection.limit():
-                answer = await self._connection.call(
-                    "send", sent.request, {"idempotency-key": sent.key}, sent.files
-                )
-                found: Task | None = answer.task
-                if found is not None:
-                    sends.began(found.id)
-                    sends.log(sent.name, found.id)
-                    if wait and not found.status.state.settled:  # agents may return early
-                        found = await self.task(found.id).wait()
-                    sends.seen(found.id, found.status.state)
-                elif answer.message is None:
-                    raise InvalidAgentResponse(
-                        "the response of SendMessage is neither a task nor a message"
-                    )
-            return Result(found, answer.message)
+                result = Result(await self.task(known.id).get())
+            else:
+                result = await self._deliver(sent, wait)
+            for _ in range(MOST):
+                reply = await self._reply_to(result, sent.request) if wait else None
+                if reply is None:
+                    break
+                result = await self._deliver(reply, wait)
+            return result
 
         if (steps := sends.steps) is None:
             return await send()
@@ -172,6 +166,25 @@ class Client:
         if result.task is not None and not result.task.status.state.settled:
             sends.open.add(result.task.id)
         return result
+
+    async def _deliver(self, sent: OutgoingMessage, wait: bool) -> Result:
+        async with self._connection.limit():
+            answer = await self._connection.call(
+                "send", sent.request, {"idempotency-key": sent.key}, sent.files
+            )
+            found: Task | None = answer.task
+            if found is not None:
+                self._sends.began(found.id)
+                if sent.name:
+                    self._sends.log(sent.name, found.id)
+                if wait and not found.status.state.settled:  # agents may return early
+                    found = await self.task(found.id).wait()
+                self._sends.seen(found.id, found.status.state)
+            elif answer.message is None:
+                raise InvalidAgentResponse(
+                    "the response of SendMessage is neither a task nor a message"
+                )
+        return Result(found, answer.message)
 
     def stream(
         self,
@@ -281,6 +294,18 @@ class Client:
     ) -> OutgoingMessage:
         sends = self._sends
         return outgoing_message(content, sends, task=task, context=context, wait=wait, **options)
+
+    async def _reply_to(self, result: Result, before: SendMessageRequest) -> OutgoingMessage | None:
+        """What the answerer of this client says to a task that waits; None if it says nothing."""
+        connection, task = self._connection, result.task
+        if connection.answerer is None or task is None or not task.status.state.interrupted:
+            return None
+        paused = PausedTask(task, self.card, self.interface.url, connection.verified)
+        message = await connection.answerer.answer(paused)
+        if message is None:
+            return None
+        delegation = self._sends.delegation
+        return answer_to(message, task, before, delegation.metadata() if delegation else None)
 
     async def _fetch(self, task: str) -> Task:
         return await self.task(task).get()

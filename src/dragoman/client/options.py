@@ -10,6 +10,7 @@ from dragoman.client.delegation import Delegation
 from dragoman.client.discovery import CardCache
 from dragoman.client.inbox import Inbox
 from dragoman.client.limits import Limits
+from dragoman.client.paused_task import Answerer
 from dragoman.model.types import TaskPushNotificationConfig
 from dragoman.security.card_signatures import Keys, Verifier
 
@@ -55,6 +56,9 @@ class Options(TypedDict, total=False):
     """A cache of cards that several clients share."""
     inbox: Inbox | None
     """A webhook address where agents that do not stream can push updates."""
+    answer: Answerer | None
+    """What answers a task that waits for its client, before `send` returns and within a stream. By
+    default, each pause is left to the caller."""
     delegation: Delegation | None
     """The turn on whose behalf this client works."""
 

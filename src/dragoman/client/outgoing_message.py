@@ -13,10 +13,12 @@ from dragoman.client.upload import File
 from dragoman.model import clock, to_parts
 from dragoman.model.types import (
     Message,
+    Metadata,
     Part,
     Role,
     SendMessageConfiguration,
     SendMessageRequest,
+    Task,
     TaskPushNotificationConfig,
 )
 
@@ -86,6 +88,19 @@ def outgoing_message(
         metadata=metadata,
     )
     return OutgoingMessage(request, key or clock.uuid7(), files, name)
+
+
+def answer_to(
+    message: Message, task: Task, before: SendMessageRequest, metadata: Metadata | None
+) -> OutgoingMessage:
+    """The request that carries an answer, with the options of the send before it."""
+    configuration = before.configuration or SendMessageConfiguration()
+    request = SendMessageRequest(
+        message=replace(message, task_id=task.id, context_id=task.context_id),
+        configuration=replace(configuration, task_push_notification_config=None),
+        metadata=metadata,
+    )
+    return OutgoingMessage(request, message.message_id, {}, "")
 
 
 def _webhook(given: Any) -> TaskPushNotificationConfig | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from dragoman.client.deadline import Limit
 from dragoman.client.fold import Event
 from dragoman.client.logged_result import once
+from dragoman.client.paused_task import MOST
 from dragoman.client.result import Result
 from dragoman.client.task_events import TaskEvents
 from dragoman.client.upload import File
@@ -50,7 +52,9 @@ class Stream:
         self._state = self._source.state
         self._until = client._connection.until
         self._whole = None if self._until is None else self._until - time.monotonic()
-        self._events = self._source.run()
+        self._keep = keep
+        answers = client._connection.answerer is not None
+        self._events = self._answered() if answers else self._source.run()
 
     @property
     def task(self) -> Task | None:
@@ -88,6 +92,22 @@ class Stream:
                     last = key
         if not last and (text := self.text):
             yield text
+
+    async def _answered(self) -> AsyncGenerator[Event, None]:
+        """Yield the events of this message, and of the answers to the pauses that follow it."""
+        for answers in range(MOST + 1):
+            async with aclosing(self._source.run()) as events:
+                async for event in events:
+                    yield event
+            request = self._state.request
+            if isinstance(request, SubscribeToTaskRequest) or answers == MOST:
+                return
+            if (reply := await self._client._reply_to(self.result, request)) is None:
+                return
+            self._source = TaskEvents(
+                self._client, reply.request, key=reply.key, files={}, keep=self._keep, name=""
+            )
+            self._state = self._source.state
 
     def __repr__(self) -> str:
         status = self._state.folding.status

@@ -17,6 +17,8 @@ from dragoman.stores.store import Claim, Head, Store
 
 SAVED = "saved"
 """The kind of the private entry that keeps a task's value."""
+GATE_SAVED = "gate_saved"
+"""The same, of the gate of a skill."""
 POSTPONED = "postponed"
 """The kind of the private entry that says why this turn could not go on: its code has changed."""
 
@@ -33,6 +35,8 @@ class Resumed(Struct, frozen=True):
     task: Task | None = None
     """The task as it is in the log; that of the claim may be as it began."""
     saved: bytes | None = None
+    gate_saved: bytes | None = None
+    """What the gate has saved before this turn."""
     postponed: str = ""
     """Why it was given back the last time, if its code had changed."""
     delegated: tuple[RemoteTask, ...] = ()
@@ -57,7 +61,7 @@ async def resumed(store: Store, claim: Claim, *, durable: bool = True) -> Resume
     if not head.private and (head.last <= began or not durable):
         return Resumed(began, first, form=FORM)
     private = await store.private(head.scope, head.id) if head.private else ()
-    saved, postponed = None, ""
+    saved, gate_saved, postponed = None, None, ""
     own: list[Entry] = []
     begun: dict[str, BegunTask] = {}
     unnamed = False
@@ -67,6 +71,9 @@ async def resumed(store: Store, claim: Claim, *, durable: bool = True) -> Resume
         assert isinstance(event, Private)
         if event.kind == SAVED:
             saved = bytes(event.value)
+        elif event.kind == GATE_SAVED:
+            if entry.turn < began:
+                gate_saved = bytes(event.value)
         elif event.kind == POSTPONED:
             postponed = event.name if entry.turn >= began else ""
         elif event.kind == SENT:
@@ -86,6 +93,7 @@ async def resumed(store: Store, claim: Claim, *, durable: bool = True) -> Resume
         entries=tuple(entry.event for entry in own),  # type: ignore[misc]
         task=record.task if record else None,
         saved=saved,
+        gate_saved=gate_saved,
         postponed=postponed,
         delegated=delegated_tasks.delegated(private),
         begun=begun,

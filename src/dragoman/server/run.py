@@ -115,6 +115,10 @@ class Run(RunWrites, RunReads):
     """When the claim may expire, by the clock of this process."""
 
     _stopper: asyncio.Task[None] | None = None
+    detached = False
+    """A handler that is not durable runs behind its gate."""
+    _gate_saved: bytes | None = None
+    """What its gate has saved in earlier turns."""
     _seen: Mapping[str, TaskState] = {}
     """The states of tasks of other agents, as they are in the log."""
     _stopped: BaseException | None = None
@@ -276,6 +280,7 @@ class Run(RunWrites, RunReads):
                 f"a durable handler began this turn, and {self._skill_of(found.first)} is none"
             )
         turn._saved, turn._delegated = found.saved, found.delegated
+        self._gate_saved = found.gate_saved
         if found.task is not None:
             turn._task = found.task
             self._artifacts.update(artifact.artifact_id for artifact in found.task.artifacts)
@@ -293,7 +298,7 @@ class Run(RunWrites, RunReads):
             incoming=None if found.incoming is None else (claim.turn, found.incoming),
             # a run after a crash is woken, too, but not by what the handler waits for
             woken=claim.head.woken and claim.attempt <= 1,
-            canceling=canceling and handler.cancel is None,
+            canceling=canceling and (handler.cancel is None or handler.gate is not None),
             repeated=found.repeated,
             known=_message_ids(found.task),
             streams=turn._streams,
@@ -302,7 +307,7 @@ class Run(RunWrites, RunReads):
         if self.journal.form:
             turn._sends = DurableSends(self.journal, found.begun, turn._note_send)
         turn._version = self.journal.declare(handler.version)
-        if canceling and handler.cancel is not None:
+        if canceling and handler.cancel is not None and handler.gate is None:
             self.journal.leave()
 
     @staticmethod
@@ -365,10 +370,7 @@ class Run(RunWrites, RunReads):
                     await self._resume()
                 if self.handler.one_at_a_time and await self._must_wait():
                     return
-                if self.reason == "cancel" and (self.journal is None or self.handler.cancel):
-                    await self.handler.stop(self.turn, self, self.worker.threads)
-                else:
-                    await self.handler.perform(self.turn, self, self.worker.threads)
+                await self._perform()
                 if self.journal is not None:
                     self.journal.end()
                 elif self.turn._made_count > self.turn._handed_count:
@@ -409,6 +411,39 @@ class Run(RunWrites, RunReads):
                     await self._wake_next()
         finally:
             self.worker.left(self)
+
+    async def _perform(self) -> None:
+        """Run the gate, if there is one, else the handler or its `cancel`."""
+        handler, threads = self.handler, self.worker.threads
+        if handler.gate is not None:
+            from dragoman.server.gated_work import enter  # most agents have no gate
+
+            await enter(self, handler.gate, self._gate_saved)
+        elif self.reason == "cancel" and (self.journal is None or handler.cancel):
+            await handler.stop(self.turn, self, threads)
+        else:
+            await handler.perform(self.turn, self, threads)
+
+    async def work(self) -> None:
+        """Run the handler behind its gate. What it raises becomes the status that ends the task."""
+        try:
+            await self.handler.perform(self.turn, self, self.worker.threads)
+            if self.journal is None and self.turn._made_count > self.turn._handed_count:
+                self._unyielded()
+        except InvalidAgentResponse as error:
+            self._invalid(error)
+        except UserError as error:
+            self._user_error(error)
+        except Exception as error:  # noqa: BLE001 - it is logged, and the task fails
+            self._failed(error)
+        if self.withheld is None and not self.paused:
+            self._append(self.turn._status(TaskState.COMPLETED, None, None), ours=True)
+
+    def let_go_of_status(self) -> None:
+        """Append the status that was held back."""
+        event, self.withheld = self.withheld, None
+        if event is not None and not self.ended:
+            self._append(event, ours=True)
 
     async def _must_wait(self) -> bool:
         """Whether another turn of the context is first; then the claim is given back."""
@@ -509,6 +544,8 @@ class Run(RunWrites, RunReads):
         """Whether a durable handler is on its way to where it was. If it were canceled now, it
         could not undo what it did after this place."""
         journal, head = self.journal, self.claim.head
+        if self.detached:
+            return False
         if journal is None:
             return self.handler.durable and bool(head.private or head.began)
         return not journal.live and self.handler.cancel is None

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
 from dragoman.agent.durable import Journal
+from dragoman.agent.gate import Conclusion
 from dragoman.agent.handler import Handler
 from dragoman.agent.turn import Turn
 from dragoman.dialects import v1_0
@@ -91,6 +92,12 @@ class RunWrites:
     operation, as they were then."""
     _held = 0
     """The bytes of pending events."""
+    withholds = False
+    """A gate waits for the end of the handler: the status that ends the task is not appended."""
+    withheld: TaskStatusUpdateEvent | None = None
+    """That status."""
+    conclusion: Conclusion | None = None
+    """What a gate adds to the status that ends the task."""
 
     async def relieve(self) -> None:
         """Wait until everything is written; other handlers run in the meantime."""
@@ -157,6 +164,8 @@ class RunWrites:
         if self.ended or self.lost:
             self._drop(event)
             return
+        if self.withholds and self._withhold(event):
+            return
         if self.journal is not None and not ours:
             if self.journal.skip(event):
                 return
@@ -167,6 +176,12 @@ class RunWrites:
         elif type(event) is TaskStatusUpdateEvent and len(event.status.timestamp or "") != 24:
             # The list of tasks is ordered by these times.
             event = replace(event, status=replace(event.status, timestamp=clock.now()))
+        if (
+            self.conclusion is not None
+            and type(event) is TaskStatusUpdateEvent
+            and event.status.state.terminal
+        ):
+            event = self.conclusion.added_to(event)
         try:
             wire = v1_0.response(event)
             if event is not self.turn._sound:
@@ -189,6 +204,19 @@ class RunWrites:
         if not self._scheduled:
             self._scheduled = True
             self.worker.loop.call_soon(self._flush)
+
+    def _withhold(self, event: Event) -> bool:
+        """Whether an event of the handler must not be appended now: the status that ends the task,
+        and what comes after it."""
+        if self.withheld is not None:
+            self._drop(event)
+            return True
+        if type(event) is Reply:
+            event = self.turn._status(TaskState.COMPLETED, event.message, None)
+        if type(event) is not TaskStatusUpdateEvent or not event.status.state.terminal:
+            return False
+        self.withheld = event
+        return True
 
     def _drop(self, event: Event) -> None:
         name = type(event).__name__

@@ -67,6 +67,13 @@ async def test_a_call_returns_the_result_of_the_skill(url: str, version: str) ->
     assert (text(said), said.is_error) == ("Hello", False)
 
 
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26"])
+async def test_older_versions_are_understood(url: str, version: str) -> None:
+    async with client(url, version) as found:
+        assert len((await found.list_tools()).tools) > 10
+        assert text(await found.call_tool("echo", HELLO)) == "Hello"
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_wrong_arguments_are_an_error_that_names_them(url: str, version: str) -> None:
     async with client(url, version) as found:
@@ -216,8 +223,9 @@ async def test_artifacts_of_past_tasks_are_resources(url: str, version: str) -> 
         listed = (await found.list_resources()).resources
         (uri,) = [each.uri for each in listed if id in each.uri]
         read = await found.read_resource(uri)
-        with pytest.raises(MCPError, match="no resource"):
-            await found.read_resource(uri.replace("artifacts", "others"))
+        for wrong in (uri.replace("artifacts", "others"), f"{uri}/7", f"{uri}/x", "a2a://[", "b"):
+            with pytest.raises(MCPError, match="no resource"):
+                await found.read_resource(wrong)
     assert read.contents[0].text == f"kept {version}"
 
 
@@ -329,6 +337,16 @@ async def test_replicas_share_tasks_and_secrets(kind: str) -> None:
                 request_state=asked.request_state,
             )
     assert text(result) == "Booked On Monday"
+
+
+async def test_before_the_start_and_after_the_end_it_says_that_it_is_unavailable() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await McpApp()({"type": "http", "dragoman.caller": Caller()}, None, send)
+    assert sent[0]["status"] == 503
 
 
 async def test_open_streams_do_not_hold_up_the_end_of_the_server() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ ROOMS = {
 
 
 PATIENCE = 0.5
+TASKS = "io.modelcontextprotocol/tasks"
 
 
 class Travel:
@@ -181,3 +183,74 @@ async def logged(client: Client, task: str, words: str) -> bool:
         while words not in str((await client.task(task).get()).status.text):
             await asyncio.sleep(0.05)
     return True
+
+
+# ---- a server whose tools run only as tasks (SEP-2663) -----------------------------------------
+
+
+@pytest.fixture
+async def tasks() -> AsyncIterator[tuple[Travel, Client]]:
+    inner = Travel()
+    app = App(inner.agent, mounts=mounts(inner.agent), store="memory:")
+    async with (
+        serving(only_tasks(app)) as url,
+        calling(agent(f"{url}/mcp", name="travel")) as client,
+    ):
+        yield inner, client
+
+
+def only_tasks(app: Any) -> Any:
+    """The application, which refuses calls of clients without the extension for tasks."""
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await app(scope, receive, send)
+            return
+        body, more = b"", True
+        while more:
+            event = await receive()
+            body, more = body + event.get("body", b""), event.get("more_body", False)
+        message = json.loads(body)
+        declared = str(message.get("params", {}).get("_meta", {}))
+        if message.get("method") == "tools/call" and TASKS not in declared:
+            needed = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+            error = {"code": -32021, "message": "Declare the extension", "data": needed}
+            answer = {"jsonrpc": "2.0", "id": message["id"], "error": error}
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 400, "headers": headers})
+            await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+            return
+        events = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Any:
+            return events.pop() if events else await receive()
+
+        await app(scope, replay, send)
+
+    return serve
+
+
+async def test_a_tool_that_runs_only_as_a_task(tasks: tuple[Travel, Client]) -> None:
+    inner, client = tasks
+    asked = await client.send({"day": "Monday"}, skill="book")
+    assert asked.state is TaskState.INPUT_REQUIRED
+    assert asked.parts[1].data["properties"]["seats"]["minimum"] == 1
+    told = await client.task(asked.task.id).reply({"seats": 2})
+    assert told.task.artifacts[0].parts[0].data == {"said": {"seats": 2}, "day": "Monday"}
+    assert inner.runs == 1
+    failed = await client.send({"message": "how much"}, skill="price")
+    assert failed.state is TaskState.FAILED
+    assert "sold out" in failed.text
+
+
+async def test_progress_and_cancel_of_a_task_of_the_server(tasks: tuple[Travel, Client]) -> None:
+    inner, client = tasks
+    began = await client.send({"message": "x"}, skill="long", wait=False)
+    assert await logged(client, began.task.id, "far away")
+    inner.go_on.set()
+    assert (await client.task(began.task.id).wait()).artifacts[0].parts[0].text == "at last"
+    began = await client.send({"message": "x"}, skill="wait", wait=False)
+    await asyncio.sleep(0.3)
+    await client.task(began.task.id).cancel()
+    async with asyncio.timeout(10):
+        await inner.canceled.wait()

@@ -145,6 +145,12 @@ def test_wrong_options_are_refused(tmp_path: Path, words: list[str], said: str) 
     assert said in refused(run(tmp_path, "mcp", *words))
 
 
+def test_a_patience_of_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "booking.py").write_text(AGENT)
+    said = refused(run(tmp_path, "serve", "booking:agent", "--mcp", "--patience", "0s"))
+    assert "--patience: must be greater than 0" in said
+
+
 def test_an_app_has_its_own_mounts(tmp_path: Path) -> None:
     (tmp_path / "booking.py").write_text(AGENT + "\nfrom dragoman import App\napp = App(agent)\n")
     assert "mounts=dragoman.mcp.mounts" in refused(run(tmp_path, "serve", "booking:app", "--mcp"))

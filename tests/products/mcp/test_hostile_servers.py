@@ -12,6 +12,7 @@ import pytest
 from dragoman import App, TaskState
 from dragoman.client import Client
 from dragoman.mcp import StdioServer, agent
+from dragoman.mcp.client.server_process import Pace
 from tests.products.mcp.desk import calling, command, over_http
 
 
@@ -128,7 +129,7 @@ async def test_a_server_that_stops_is_replaced(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patched:
-        patched.setattr("dragoman.mcp.client.tool_call.CHECK", 0.2)
+        patched.setattr("dragoman.mcp.client.call_step.CHECK", 0.2)
         async with calling(agent(hostile("stop", STARTS=str(starts)), timeout=0.3)) as client:
             for _ in range(2):
                 failed = await call(client)
@@ -177,3 +178,13 @@ async def test_a_server_that_does_not_start() -> None:
     with pytest.raises(AgentError, match="The MCP server hostile is not available"):
         async with calling(agent(hostile("exit"))):
             raise AssertionError("it has started")
+
+
+async def test_what_comes_too_fast_waits() -> None:
+    pace = Pace(10)
+    for _ in range(10):
+        async with asyncio.timeout(0.1):
+            await pace.keep()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await pace.keep()

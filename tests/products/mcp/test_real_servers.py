@@ -184,6 +184,12 @@ async def test_fastmcp(fastmcp: StdioServer | HTTPServer) -> None:
         assert state(asked) == "input_required"
         told = await send(found.plain, data({"seats": 2}), task=asked.id)
         assert "2 seats on Monday" in str(contents(told))
+        # this one runs only as a task of the server (SEP-2663)
+        asked = await send(found.plain, data({"day": "Monday"}), metadata=skill("deliver"))
+        assert state(asked) == "input_required"
+        told = await send(found.plain, data({"seats": 2}), task=asked.id)
+        assert state(told) == "completed"
+        assert "2 seats on Monday" in str(contents(told))
     async with called(replace(fastmcp, older=True)) as found:
         asked = await send(found.plain, data({"day": "Monday"}), metadata=skill("book"))
         assert state(asked) == "input_required"

@@ -42,7 +42,8 @@ LOGIN = Question(text="Log in", url="https://login.example/")
 )
 def test_answers_that_are_understood(asked: Question, said: Any, content: Any) -> None:
     found = reply(asked, message(said))
-    assert (found.action, found.content) == ("accept", content)
+    assert found.action == "accept"
+    assert str(found.content) == str(content)  # 2.0 is not 2
 
 
 @pytest.mark.parametrize(

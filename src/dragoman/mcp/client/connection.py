@@ -11,19 +11,29 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import mcp.types as mcp
 from mcp import Client, MCPError
-from mcp.client import ClientRequestContext, IncomingMessage
+from mcp.client import ClientRequestContext, IncomingMessage, advertise
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from dragoman import __version__
 from dragoman.mcp.client.mcp_servers import MCPServer, StdioServer
+from dragoman.mcp.client.server_over_http import server_over_http
 from dragoman.mcp.client.server_process import server_process
-from dragoman.mcp.client.server_requests import server_requests
+from dragoman.mcp.client.server_tasks import (
+    TASKS,
+    CancelTask,
+    GetTask,
+    TaskBegun,
+    TaskParams,
+    TaskState,
+    UpdateParams,
+    UpdateTask,
+)
 from dragoman.prompt_safety import clean
 
 logger = logging.getLogger("dragoman")
@@ -32,9 +42,9 @@ PAGES = 100
 """The most pages of a list of tools."""
 FRESH = 5.0
 """Seconds for which a list of tools counts as current."""
-CALL_RESULT: TypeAdapter[mcp.CallToolResult | mcp.InputRequiredResult] = TypeAdapter(
-    mcp.CallToolResult | mcp.InputRequiredResult
-)
+Result: TypeAlias = mcp.CallToolResult | mcp.InputRequiredResult | TaskBegun
+"""What a call brings."""
+CALL_RESULT: TypeAdapter[Result] = TypeAdapter(Result)
 LISTEN_AGAIN = 30.0
 """Seconds after which a server whose stream of changes has ended is listened to again."""
 CLOSED = "Connection closed"
@@ -75,6 +85,7 @@ class Connection:
         server: MCPServer,
         *,
         key: str = "",
+        tasks: bool = False,
         sample: Sample | None = None,
         listed: Callable[[list[mcp.Tool]], None] | None = None,
         changed: Callable[[Connection], None] | None = None,
@@ -82,6 +93,8 @@ class Connection:
         self.server = server
         self.key = key
         """For whom it is: empty if for everybody."""
+        self.tasks = tasks
+        """Whether it declares the extension for tasks."""
         self.calls = 0
         """How many calls run in it, or wait in it for an answer."""
         self.idle_since = self.opened_at = time.monotonic()
@@ -131,6 +144,7 @@ class Connection:
                 elicitation_callback=self._elicited,
                 sampling_callback=self._sampled if self._sample is not None else None,
                 message_handler=self._heard,
+                extensions=[advertise(TASKS)] if self.tasks else None,
                 cache=None,
             )
             async with client:
@@ -162,7 +176,7 @@ class Connection:
         inner: AbstractAsyncContextManager[Any] = (
             server_process(self.server, ended=self.ended.set)
             if isinstance(self.server, StdioServer)
-            else server_requests(self.server)
+            else server_over_http(self.server)
         )
         async with inner as streams:
             yield streams
@@ -238,7 +252,7 @@ class Connection:
         progress: Tell,
         responses: mcp.InputResponses | None = None,
         state: str | None = None,
-    ) -> mcp.CallToolResult | mcp.InputRequiredResult:
+    ) -> Result:
         """Call a tool. Raises MCPError, and ValidationError if the result cannot be read."""
         # not `call_tool`, which checks the result against any pattern that the server sends
         return await self.client.session.send_request(
@@ -257,6 +271,21 @@ class Connection:
     async def read_resource(self, uri: str) -> mcp.ReadResourceResult:
         """Read a resource. Raises MCPError."""
         return await self.client.session.read_resource(uri)
+
+    async def task(self, id: str) -> TaskState:
+        """Ask how a task of the server is. Raises MCPError."""
+        asked = GetTask(params=TaskParams(task_id=id))
+        return await self.client.session.send_request(asked, TaskState)
+
+    async def update_task(self, id: str, responses: mcp.InputResponses) -> None:
+        """Answer what a task asks. Raises MCPError."""
+        params = UpdateParams(task_id=id, input_responses=responses)
+        await self.client.session.send_request(UpdateTask(params=params), mcp.EmptyResult)
+
+    async def cancel_task(self, id: str) -> None:
+        """Cancel a task. Raises MCPError."""
+        asked = CancelTask(params=TaskParams(task_id=id))
+        await self.client.session.send_request(asked, mcp.EmptyResult)
 
     async def begin(self, call: Asked) -> None:
         """Wait until a call may run."""

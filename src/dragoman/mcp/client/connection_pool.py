@@ -27,7 +27,7 @@ class ConnectionPool:
     def __init__(
         self,
         server: MCPServer,
-        make: Callable[[str], Connection],
+        make: Callable[[str, bool], Connection],
         *,
         most: int,
         per_caller: bool,
@@ -45,17 +45,20 @@ class ConnectionPool:
         self._changed = asyncio.Condition()
         self._starts: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._closed = False
+        self.task_tools: set[str] = set()
+        """The tools that the server runs only as tasks of its own."""
 
     def __len__(self) -> int:
         return len(self._open) + self._opening + self._ending
 
-    async def take(self, caller: str) -> Connection:
-        """A connection for a call of this caller (empty: anonymous); the caller gives it back.
-        Raises ServerUnavailable if there is none in time."""
+    async def take(self, caller: str, *, tasks: bool = False) -> Connection:
+        """A connection for a call of this caller (empty: anonymous); the caller gives it back. With
+        `tasks`, one that declares the extension for tasks. Raises ServerUnavailable if there is
+        none in time."""
         key = caller if self._per_caller else ""
         try:
             async with asyncio.timeout(self._connect_timeout):
-                connection = await self._find(key)
+                connection = await self._find(key, tasks)
         except TimeoutError:
             raise ServerUnavailable(
                 f"All connections to the MCP server {self.server.name} are in use"
@@ -94,16 +97,16 @@ class ConnectionPool:
 
     # -- inside
 
-    async def _find(self, key: str) -> Connection:
+    async def _find(self, key: str, tasks: bool) -> Connection:
         start = self._starts.setdefault(key, asyncio.Lock())
         async with start:
             while True:
                 self._forget_ended()
-                if (found := self._free(key)) is not None:
+                if (found := self._free(key, tasks)) is not None:
                     found.calls += 1
                     return found
                 if len(self) < self._most:
-                    return await self._start(key)
+                    return await self._start(key, tasks)
                 idle = [each for each in self._open if not each.calls]
                 if idle:
                     await self._end(min(idle, key=lambda each: each.idle_since))
@@ -111,20 +114,22 @@ class ConnectionPool:
                     async with self._changed:
                         await self._changed.wait()
 
-    def _free(self, key: str) -> Connection | None:
+    def _free(self, key: str, tasks: bool) -> Connection | None:
         """A connection of this key that may take one more call."""
         for each in self._open:
-            if each.key == key and (self._per_caller or not each.asks_back or not each.calls):
+            if (each.key, each.tasks) != (key, tasks):
+                continue
+            if self._per_caller or not each.asks_back or not each.calls:
                 return each
         return None
 
-    async def _start(self, key: str) -> Connection:
+    async def _start(self, key: str, tasks: bool) -> Connection:
         if self._closed:
             raise ServerUnavailable(f"The MCP server {self.server.name} has ended")
         self._opening += 1
         try:
             await asyncio.sleep(max(self._not_before - time.monotonic(), 0.0))
-            connection = await self._opened(key)
+            connection = await self._opened(key, tasks)
         except ServerUnavailable:
             self._failed()
             raise
@@ -134,8 +139,8 @@ class ConnectionPool:
         self._open.append(connection)
         return connection
 
-    async def _opened(self, key: str) -> Connection:
-        connection = self._make(key)
+    async def _opened(self, key: str, tasks: bool) -> Connection:
+        connection = self._make(key, tasks)
         try:
             await connection.open(self._mode, self._connect_timeout)
         except ServerUnavailable as error:
@@ -145,7 +150,7 @@ class ConnectionPool:
             if legacy or not error.started:
                 raise
             # some older servers end at the first request of a newer protocol
-            connection = self._make(key)
+            connection = self._make(key, tasks)
             await connection.open(LEGACY, self._connect_timeout)
         self._mode = LEGACY if connection.asks_back else AUTO
         return connection

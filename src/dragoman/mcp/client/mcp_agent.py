@@ -16,12 +16,13 @@ from msgspec import Struct
 
 from dragoman import Agent, AgentError, App, JsonSchema, Message, Part, Turn, UserError
 from dragoman.mcp.client.approved_tools import ApprovedTools, write
+from dragoman.mcp.client.call_step import CallSettings
 from dragoman.mcp.client.connection import Connection, ServerUnavailable
 from dragoman.mcp.client.connection_pool import ConnectionPool
 from dragoman.mcp.client.held_calls import HeldCalls
 from dragoman.mcp.client.mcp_servers import MCPServer, parse_server
 from dragoman.mcp.client.sampling import sample
-from dragoman.mcp.client.tool_call import CallSettings, ToolCall
+from dragoman.mcp.client.tool_call import ToolCall
 from dragoman.mcp.client.tool_definitions import ToolDefinition, definitions, skill_ids
 from dragoman.mcp.client.tool_questions import NotUnderstood, Question, check, data_of, reply
 from dragoman.orchestrator import Model
@@ -157,10 +158,11 @@ class MCPAgent(Agent):
 
     # -- the tools, and the card
 
-    def _connection(self, server: MCPServer, key: str) -> Connection:
+    def _connection(self, server: MCPServer, key: str, tasks: bool) -> Connection:
         return Connection(
             server,
             key=key,
+            tasks=tasks,
             sample=self._settings.sample,
             listed=partial(self._listed, server.name),
             changed=self._list_later,

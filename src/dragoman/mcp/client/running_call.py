@@ -11,7 +11,7 @@ import mcp.types as mcp
 from mcp import MCPError
 from msgspec import Struct
 
-from dragoman.mcp.client.connection import Connection
+from dragoman.mcp.client.connection import Connection, Result
 from dragoman.prompt_safety import clean
 
 BURST, PER_SECOND = 20, 2.0
@@ -42,7 +42,6 @@ class TimedOut(Exception):
 
 
 Answer: TypeAlias = mcp.ElicitResult | mcp.ErrorData
-Result: TypeAlias = mcp.CallToolResult | mcp.InputRequiredResult
 Report: TypeAlias = Callable[[Progress], Awaitable[None]]
 
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import mcp_types
 from fastmcp import Context, FastMCP  # type: ignore[import-not-found]
+from fastmcp.utilities.tasks import TaskConfig  # type: ignore[import-not-found]
+from fastmcp_tasks import TasksExtension  # type: ignore[import-not-found]
 
 server = FastMCP("fast")
+server.add_extension(TasksExtension(url="memory://"))
 
 
 @dataclass
@@ -39,6 +42,12 @@ async def reserve(day: str, ctx: Context) -> Any:
         asked = {"seats": mcp_types.ElicitRequest(params=form)}
         return mcp_types.InputRequiredResult(input_requests=asked, request_state=day)
     return f"{answer.content['seats']} seats on {ctx.request_state}"
+
+
+@server.tool(task=TaskConfig(mode="required"))
+async def deliver(day: str, ctx: Context) -> Any:
+    """Runs only as a task."""
+    return await reserve(day, ctx)
 
 
 @server.tool

@@ -1,7 +1,7 @@
 """An MCP server that is reached over HTTP: its limits, and where requests may go.
 
-The operator has named the address. Requests go to its origin and nowhere else, with no proxy,
-cookie or credential of the environment.
+The operator has named the address. Requests go to its origin and nowhere else (the SDK follows no
+redirect that leaves it), with no proxy, cookie or credential of the environment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LINES = 4
 
 
 @asynccontextmanager
-async def server_requests(server: HTTPServer) -> AsyncIterator[Any]:
+async def server_over_http(server: HTTPServer) -> AsyncIterator[Any]:
     """The streams of messages to and from a server."""
     inner = httpx2.AsyncHTTPTransport(trust_env=False)
     async with (
@@ -32,7 +32,7 @@ async def server_requests(server: HTTPServer) -> AsyncIterator[Any]:
             headers={**server.headers, "accept-encoding": "identity"},
             timeout=httpx2.Timeout(CONNECT, read=None),  # each call has a time limit of its own
             trust_env=False,
-            transport=_OneOrigin(inner, httpx2.URL(server.url)),
+            transport=_Limits(inner),
         ) as client,
         streamable_http_client(
             server.url, http_client=client, max_sse_event_size=LARGEST_MESSAGE
@@ -41,17 +41,13 @@ async def server_requests(server: HTTPServer) -> AsyncIterator[Any]:
         yield streams
 
 
-class _OneOrigin(httpx2.AsyncBaseTransport):
-    """Sends requests to one origin only, and limits what comes back."""
+class _Limits(httpx2.AsyncBaseTransport):
+    """Limits what comes back."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, url: httpx2.URL) -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
         self._inner = inner
-        self._origin = (url.scheme, url.host, url.port)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        url = request.url
-        if (url.scheme, url.host, url.port) != self._origin:
-            raise httpx2.UnsupportedProtocol(f"{url.host} is not the host of the MCP server")
         response = await self._inner.handle_async_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()

@@ -1,0 +1,122 @@
+"""Gates: code that runs around the handler of a skill, in the same durable turn.
+
+A gate may ask the client before the handler runs, in as many messages as it takes. It decides
+whether the handler runs, and it gets the status with which the handler ends the task before that
+status is logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from msgspec.structs import replace
+
+from dragoman.model import clock
+from dragoman.model.types import (
+    AgentExtension,
+    Message,
+    Metadata,
+    Part,
+    Role,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+if TYPE_CHECKING:
+    from dragoman.agent.turn import Turn
+
+
+class GatedWork(Protocol):
+    """The handler behind a gate, as the gate sees it."""
+
+    saved: Any
+    """The value that the gate has kept for this task in an earlier turn, or in this one with
+    `save`; None if there is none. The handler has its own, see `Turn.saved`."""
+
+    async def run(self) -> TaskStatusUpdateEvent | None:
+        """Run the handler and return the status with which it ended the task; None if it waits for
+        the client. The status is logged when the gate returns, and not at all if the gate raises an
+        exception or has ended the task itself.
+
+        A durable handler continues where it was. Any other handler runs again after a crash only
+        as often as the agent's `retries` allow; then the status is `failed`. What the gate does
+        after `run` finds the same status when the turn runs again."""
+
+    async def save(self, value: Any) -> None:
+        """Keep a JSON value or bytes for the later turns of this task. Clients never see it. It is
+        durable when this returns."""
+
+    async def reserve(self, space: str, key: str, value: bytes, *, keep: float | None) -> bytes:
+        """Do what `App.reserve` does: store a value under a space and key, if there is none, and
+        return the value that is stored. Call it in a step."""
+
+    def conclude(
+        self, metadata: Metadata, text: str = "", *, extensions: Sequence[str] = ()
+    ) -> None:
+        """Add metadata and extensions to the message of the status that ends the task, however it
+        ends in this turn. A status without a message gets one with this text. The last call
+        counts."""
+
+
+@runtime_checkable
+class Gate(Protocol):
+    """Runs around the handler of a skill: `@agent.skill(gate=…)`."""
+
+    def extensions(self, skill: str) -> Sequence[AgentExtension]:
+        """Return the extensions of the card that this gate needs for a skill. The card requires an
+        extension if all handlers of the agent have a gate that requires it; parameters are
+        merged."""
+
+    async def enter(self, turn: Turn, work: GatedWork) -> None:
+        """Run in place of the handler, as a durable handler does: with steps, `turn.ask_for` and
+        `turn.emit`. Call `work.run()` at most once."""
+
+
+class Conclusion:
+    """What a gate adds to the last status."""
+
+    def __init__(self, metadata: Metadata, text: str, extensions: Sequence[str]) -> None:
+        self._metadata, self._text, self._extensions = metadata, text, tuple(extensions)
+
+    def added_to(self, event: TaskStatusUpdateEvent) -> TaskStatusUpdateEvent:
+        """The status with the additions."""
+        message = event.status.message or Message(
+            message_id=clock.uuid7(),
+            context_id=event.context_id,
+            task_id=event.task_id,
+            role=Role.AGENT,
+            parts=(Part(text=self._text or "Done"),),
+        )
+        listed = dict.fromkeys((*message.extensions, *self._extensions))
+        message = replace(
+            message,
+            metadata={**(message.metadata or {}), **self._metadata},
+            extensions=tuple(listed),
+        )
+        status: TaskStatus = replace(event.status, message=message)
+        return replace(event, status=status)
+
+
+def card_extensions(gates: Mapping[str, Gate | None]) -> Iterable[AgentExtension]:
+    """The extensions that the gates of an agent's handlers need, by the ids of their skills."""
+    found: dict[str, AgentExtension] = {}
+    required: dict[str, int] = {}
+    for skill, gate in gates.items():
+        for one in gate.extensions(skill) if gate is not None else ():
+            known = found.get(one.uri, one)
+            found[one.uri] = replace(known, params=_merged(known.params, one.params))
+            required[one.uri] = required.get(one.uri, 0) + one.required
+    return [replace(one, required=required[uri] == len(gates)) for uri, one in found.items()]
+
+
+def _merged(first: Metadata | None, second: Metadata | None) -> Metadata | None:
+    """Both; where both have an object, its fields."""
+    if first is None or second is None:
+        return second if first is None else first
+    merged: dict[str, Any] = dict(first)
+    for name, value in second.items():
+        known = merged.get(name)
+        both = isinstance(known, dict) and isinstance(value, dict)
+        merged[name] = {**known, **value} if both else value  # type: ignore[dict-item]
+    return merged

@@ -1,0 +1,114 @@
+"""The handler behind a gate: runs it, and holds back the status with which it ends the task."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw
+
+from dragoman.agent.durable import Journal
+from dragoman.agent.gate import Conclusion, Gate
+from dragoman.agent.saved_values import decode_saved, encode_saved
+from dragoman.model import clock
+from dragoman.model.events import Private
+from dragoman.model.types import Metadata, TaskState, TaskStatusUpdateEvent
+from dragoman.server.replay import GATE_SAVED
+from dragoman.stores.reservations import OWN, check_reservation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dragoman.server.run import Run
+
+_ending = msgspec.json.Decoder(TaskStatusUpdateEvent | None).decode
+
+
+class Work:
+    """See `dragoman.GatedWork`."""
+
+    def __init__(self, run: Run, saved: bytes | None) -> None:
+        self._run = run
+        self.saved: Any = None if saved is None else decode_saved(saved)
+        self._began = False
+
+    @property
+    def _journal(self) -> Journal:
+        journal = self._run.journal
+        assert journal is not None, "a turn with a gate is durable"
+        return journal
+
+    async def run(self) -> TaskStatusUpdateEvent | None:
+        """See `GatedWork.run`."""
+        if self._began:
+            raise RuntimeError("a gate runs its handler at most once")
+        self._began = True
+        run = self._run
+        handler = run.handler
+        run.withholds = True
+        try:
+            if run.reason == "cancel" and handler.cancel is not None:
+                await handler.stop(run.turn, run, run.worker.threads)
+                raise asyncio.CancelledError("the task is canceled")
+            if handler.continues:
+                self._journal.pass_on()
+                await run.work()
+            else:
+                run.withheld = _ending(await self._journal.work(self._attempt))
+        finally:
+            run.withholds = False
+        return run.withheld
+
+    async def _attempt(self, attempt: int) -> bytes:
+        """Run a handler that is not durable: it knows nothing of the turn's journal."""
+        run = self._run
+        if attempt > run.agent.retries + 1:
+            times = "" if attempt == 2 else f" (attempt {attempt - 1})"
+            words = f"The worker stopped before the agent finished{times}"
+            run.withheld = run.turn._status(TaskState.FAILED, words, None)  # type: ignore[assignment]
+        else:
+            turn, journal, sends = run.turn, run.journal, run.turn._sends
+            run.journal = turn._journal = turn._sends = None
+            run.detached = True
+            try:
+                await run.work()
+            finally:
+                run.journal = turn._journal = journal
+                turn._sends, run.detached = sends, False
+        return msgspec.json.encode(run.withheld)
+
+    async def save(self, value: Any) -> None:
+        """See `GatedWork.save`."""
+        data = encode_saved(value, "save")
+
+        async def save() -> bytes:
+            self._run.record(Private(kind=GATE_SAVED, value=Raw(data), at=clock.now()))
+            return b"null"
+
+        await self._journal.keep("dragoman.gate_save", save)
+        self.saved = decode_saved(data)
+
+    async def reserve(self, space: str, key: str, value: bytes, *, keep: float | None) -> bytes:
+        """See `GatedWork.reserve`."""
+        check_reservation(space, key, value, keep)
+        if space.startswith(OWN):
+            raise ValueError(f"reserve: space must not begin with {OWN!r}")
+        found: bytes = await self._run.worker.store.reserve(space, key, value, keep)
+        return found
+
+    def conclude(
+        self, metadata: Metadata, text: str = "", *, extensions: Sequence[str] = ()
+    ) -> None:
+        """See `GatedWork.conclude`."""
+        self._run.conclusion = Conclusion(metadata, text, extensions)
+
+
+async def enter(run: Run, gate: Gate, saved: bytes | None) -> None:
+    """Run a gate, and append the status that it has held back when it returns or is canceled."""
+    try:
+        await gate.enter(run.turn, Work(run, saved))
+    except asyncio.CancelledError:
+        run.let_go_of_status()
+        raise
+    run.let_go_of_status()

@@ -1,0 +1,299 @@
+"""Gates of skills, on every store: they ask first, and hold back the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from dragoman import (
+    Agent,
+    AgentExtension,
+    GatedWork,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskState,
+    Turn,
+    UserError,
+)
+from dragoman.stores.store import Store
+from tests.harness.lives import Lives
+
+URI = "https://example.org/ext/ticket"
+
+
+class Ticket:
+    """Asks for a ticket before the first turn of a task."""
+
+    lives: Lives
+    required = True
+
+    def extensions(self, skill: str) -> Sequence[AgentExtension]:
+        return (AgentExtension(uri=URI, required=self.required, params={"price": {skill: 1}}),)
+
+    async def enter(self, turn: Turn, work: GatedWork) -> None:
+        ticket = work.saved
+        if ticket is None:
+            asked = Message(
+                message_id=str(turn.uuid()),
+                role=Role.AGENT,
+                parts=(Part(text="Your ticket, please"),),
+                metadata={"ticket": "required"},
+                extensions=(URI,),
+            )
+            answer = await turn.ask_for(turn.ask(asked))
+            ticket = (answer.metadata or {}).get("ticket")
+            if ticket is None:
+                return await turn.emit(turn.reject("No ticket"))
+            await turn.step("check", self.lives.effect, "check")
+            await work.save(ticket)
+        work.conclude({"ticket": ticket}, "You had a ticket", extensions=(URI,))
+        await self.lives.point()
+        end = await work.run()
+        await self.lives.point()
+        state = "asks" if end is None else end.status.state.name
+        await turn.step("after", self.lives.effect, state)
+        return None
+
+
+def gated(handler: Any, store: Store, **options: Any) -> Lives:
+    ticket = Ticket()
+    retries = options.pop("retries", 0)
+    lives = ticket.lives = Lives(handler, store, gate=ticket, **options)
+    lives.agent.retries = retries
+    return lives
+
+
+async def answer(lives: Lives, task: str, **metadata: Any) -> None:
+    """Reply to a question of a task, with metadata."""
+    message = Message(
+        message_id=f"m-{len(await lives.log(task))}",
+        role=Role.USER,
+        parts=(Part(text="Here"),),
+        task_id=task,
+        metadata=metadata,
+    )
+    from dragoman.model.types import SendMessageRequest
+    from tests.harness.workers import CALL
+
+    await lives.service._accept(SendMessageRequest(message=message), lives.scope, CALL)
+
+
+def texts(task: Task) -> list[str]:
+    return ["".join(part.text or "" for part in artifact.parts) for artifact in task.artifacts]
+
+
+def last(task: Task) -> tuple[Any, Any, Any]:
+    message = task.status.message
+    assert message is not None
+    return message.text, message.metadata, message.extensions
+
+
+@pytest.fixture(autouse=True)
+def delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that died runs again soon."""
+    monkeypatch.setattr("dragoman.server.maintenance.LONGEST_DELAY", 0.01)
+
+
+async def echo(turn: Turn) -> str:
+    return f"{turn.text} {turn.message.metadata}"
+
+
+async def test_a_gate_asks_first_and_adds_to_the_end(store: Store) -> None:
+    lives = gated(echo, store, durable=False)
+    task = (await lives.send("work")).head.id
+    await lives.life()
+    found = await lives.task(task)
+    assert found.status.state is TaskState.INPUT_REQUIRED
+    assert last(found) == ("Your ticket, please", {"ticket": "required"}, (URI,))
+    await answer(lives, task, ticket=7)
+    await lives.life()
+    found = await lives.task(task)
+    # the handler gets the message that began the turn, not the answer to its gate
+    assert texts(found) == ["work None"]
+    assert found.status.state is TaskState.COMPLETED
+    assert last(found) == ("You had a ticket", {"ticket": 7}, (URI,))
+    assert lives.done == {"check": 1, "COMPLETED": 1}
+
+
+async def test_a_gate_may_end_the_task_without_its_handler(store: Store) -> None:
+    async def handler(turn: Turn) -> None:
+        raise AssertionError("not reached")
+
+    lives = gated(handler, store, durable=False)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await answer(lives, task, other=1)
+    await lives.life()
+    found = await lives.task(task)
+    assert found.status.state is TaskState.REJECTED
+    assert found.status.message is not None and found.status.message.text == "No ticket"
+
+
+def blocking(turn: Turn) -> str:
+    return turn.text
+
+
+def stream(turn: Turn) -> Any:
+    yield "a"
+    yield "b"
+
+
+async def failing(turn: Turn) -> None:
+    raise UserError("It is closed")
+
+
+async def broken(turn: Turn) -> None:
+    raise ValueError("secret")
+
+
+async def rejecting(turn: Turn) -> AsyncIterator[Any]:
+    yield turn.reject("Never")
+    yield "more"
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["plain", "durable"])
+@pytest.mark.parametrize(
+    ("handler", "state", "said"),
+    [
+        (blocking, TaskState.COMPLETED, "You had a ticket"),
+        (stream, TaskState.COMPLETED, "You had a ticket"),
+        (failing, TaskState.FAILED, "It is closed"),
+        (broken, TaskState.FAILED, "The agent failed (ValueError)"),
+        (rejecting, TaskState.REJECTED, "Never"),
+    ],
+)
+async def test_however_the_handler_ends(
+    store: Store, handler: Any, state: TaskState, said: str, durable: bool
+) -> None:
+    if durable and handler in (blocking, stream):
+        pytest.skip("a durable handler is an async def")
+    lives = gated(handler, store, durable=durable)
+    task = (await lives.send("x")).head.id
+    await lives.life()
+    await answer(lives, task, ticket=7)
+    await lives.life()
+    found = await lives.task(task)
+    text, metadata, extensions = last(found)
+    assert (found.status.state, metadata, extensions) == (state, {"ticket": 7}, (URI,))
+    assert text.startswith(said)
+    assert lives.done == {"check": 1, state.name: 1}
+
+
+async def test_one_ticket_for_all_turns_of_a_task(store: Store) -> None:
+    async def handler(turn: Turn) -> AsyncIterator[Any]:
+        if turn.text == "x":
+            await turn.save("mine")
+            yield turn.ask("Which one?")
+        else:
+            yield f"{turn.saved}: {turn.text}"
+
+    lives = gated(handler, store, durable=False)
+    task = (await lives.send("x")).head.id
+    await lives.life()
+    await answer(lives, task, ticket=7)
+    await lives.life()
+    assert (await lives.task(task)).status.state is TaskState.INPUT_REQUIRED
+    await lives.send("that", task)
+    await lives.life()
+    found = await lives.task(task)
+    assert texts(found) == ["mine: that"]
+    assert last(found)[1] == {"ticket": 7}
+    assert lives.done == {"check": 1, "asks": 1, "COMPLETED": 1}
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["plain", "durable"])
+@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("die_at", range(1, 9))
+async def test_a_crash_anywhere(store: Store, die_at: int, retries: int, durable: bool) -> None:
+    # points: 1, 2 check; 3 before the work; 4, 5 in it; 6 after it; 7, 8 of the step after
+    async def handler(turn: Turn) -> AsyncIterator[Any]:
+        lives.done["work"] += 1
+        yield "one, "
+        await lives.point()
+        yield turn.working("on it")
+        yield "two"
+        await lives.point()
+
+    lives = gated(handler, store, durable=durable, retries=retries)
+    task = (await lives.send("x")).head.id
+    await lives.life()
+    await answer(lives, task, ticket=7)
+    await lives.life(die_at)
+    await lives.recover()
+    await lives.life()
+    found = await lives.task(task)
+    cut_off = die_at in (4, 5)
+    state = TaskState.FAILED if cut_off and not (retries or durable) else TaskState.COMPLETED
+    assert found.status.state is state
+    assert last(found)[1] == {"ticket": 7}
+    assert lives.done["check"] == (2 if die_at == 2 else 1)
+    assert lives.done[state.name] == (2 if die_at == 8 else 1)
+    if not durable:
+        # once the end is in the log, the handler does not run again
+        assert lives.done["work"] == (2 if cut_off and retries else 1)
+    if state is TaskState.COMPLETED:
+        assert texts(found) == ["one, two"]
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["plain", "durable"])
+async def test_a_cancel_while_the_gate_asks(store: Store, durable: bool) -> None:
+    async def handler(turn: Turn) -> None:
+        raise AssertionError("not reached")
+
+    lives = gated(handler, store, durable=durable)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await lives.ask_to_cancel(task, undo=True)
+    await lives.life()
+    assert (await lives.task(task)).status.state is TaskState.CANCELED
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["plain", "durable"])
+async def test_a_cancel_of_the_work_gets_what_the_gate_adds(store: Store, durable: bool) -> None:
+    import asyncio
+
+    started = asyncio.Event()
+
+    async def handler(turn: Turn) -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    lives = gated(handler, store, durable=durable)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await answer(lives, task, ticket=7)
+    worker = lives.worker()
+    run = worker.begin(await lives.claim(worker))
+    await started.wait()
+    await lives.ask_to_cancel(task, undo=True)
+    run.stop("cancel")
+    await run.task
+    found = await lives.task(task)
+    assert found.status.state is TaskState.CANCELED
+    assert last(found) == ("You had a ticket", {"ticket": 7}, (URI,))
+
+
+def test_the_card_requires_an_extension_only_if_all_skills_do() -> None:
+    agent = Agent("A", description="A.")
+    ticket = Ticket()
+    agent.skill(id="a", gate=ticket)(echo)
+    (found,) = [one for one in agent.extensions if one.uri == URI]
+    assert found.required
+    agent.skill(id="b", gate=ticket)(echo)
+    (found,) = [one for one in agent.extensions if one.uri == URI]
+    assert (found.required, found.params) == (True, {"price": {"a": 1, "b": 1}})
+    agent.skill(id="c")(echo)
+    (found,) = [one for one in agent.extensions if one.uri == URI]
+    assert not found.required
+
+
+def test_a_gate_is_checked() -> None:
+    agent = Agent("A", description="A.")
+    with pytest.raises(TypeError, match="`extensions` and `enter`"):
+        agent.skill(gate=print)(echo)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="handler with a gate always has a task"):
+        agent.skill(gate=Ticket(), reply=True)(echo)
