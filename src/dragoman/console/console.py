@@ -37,7 +37,7 @@ from dragoman.console.http import (
 )
 from dragoman.console.remote_agent import RemoteAgent
 from dragoman.console.session import Operator, end_cookie, set_cookie, start
-from dragoman.console.shapes import ProcessView, SessionView
+from dragoman.console.shapes import SessionView
 from dragoman.console.source import ServedAgents, Source
 from dragoman.console.store_reader import StoreReader
 
@@ -283,10 +283,6 @@ class Console:
         if row is not None:
             about |= {"agent": row.agent, "task": row.id, "owner": row.identity}
         self._bound.audit(operator.acting, event, **about)
-
-    async def processes(self) -> Sequence[ProcessView]:
-        """The processes of the fleet."""
-        return ()
 
 
 def _static(name: str) -> Response:

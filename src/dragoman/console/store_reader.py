@@ -12,6 +12,7 @@ from dragoman.admin import (
     Choice,
     Counts,
     Entry,
+    Fleet,
     Found,
     Missing,
     StoreAdmin,
@@ -78,6 +79,10 @@ class StoreReader:
                 islice(admin.read(task, place), max(0, number - place)), number, found
             )
         )
+
+    async def fleet(self) -> Fleet:
+        """What processes have written about themselves in the last hour."""
+        return await self._call(lambda admin: admin.fleet())
 
     async def webhooks(self, task: str = "") -> Sequence[WebhookRow]:
         """The webhooks of a task, or all that have something to deliver, parked ones first."""

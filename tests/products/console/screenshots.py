@@ -143,7 +143,7 @@ async def open_screen(page: Any, running: Running, name: str, place: str) -> Non
 async def main(folder: Path) -> None:
     """Take all pictures."""
     with tempfile.TemporaryDirectory() as path:
-        app = App(flights(), hotels(), store=stored(Path(path)))
+        app = App(flights(), hotels(), store=stored(Path(path)), fleet=True)
         async with browser() as chromium, consoled(app) as running:
             for file in await take(chromium, running, folder):
                 print(file, file.stat().st_size)  # noqa: T201
