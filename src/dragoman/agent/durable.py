@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
+from dragoman.agent.running_step import StepScope, Streams, enter, leave, running
 from dragoman.agent.step_results import (
     Unusable,
     check_step,
@@ -31,7 +32,6 @@ from dragoman.agent.step_results import (
     logged_result,
     returned_type,
 )
-from dragoman.agent.step_scope import StepScope, Streams, enter, leave, running
 from dragoman.agent.user_error import UserError
 from dragoman.model import clock
 from dragoman.model.events import Event, Private, Received

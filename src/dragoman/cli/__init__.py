@@ -393,7 +393,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--workers: there is no such option; {load_settings.INSTEAD['workers']}")
     announced = None
     if arguments.announce:
-        from dragoman.cli.announcement import Announcement
+        from dragoman.cli.registry_announcement import Announcement
 
         if arguments.reload:
             raise UsageError("--announce: cannot be used with --reload")

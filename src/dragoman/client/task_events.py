@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dragoman.client.address_rules import NotAllowed
 from dragoman.client.answer_state import AnswerState
-from dragoman.client.binding import Expired, Order
+from dragoman.client.bindings import Expired, Order
 from dragoman.client.deadline import Progress
 from dragoman.client.fold import Event, progress_since
 from dragoman.client.limits import Meter, TooLarge

@@ -22,8 +22,8 @@ from dragoman import Message, Part, Turn
 from dragoman.orchestrator import questions
 from dragoman.orchestrator.agent_call import MOST_QUESTIONS, Call, Scan
 from dragoman.orchestrator.agent_team import Team, host_of
+from dragoman.orchestrator.answers_for_agents import Division, divide
 from dragoman.orchestrator.budget import Spent
-from dragoman.orchestrator.divided_answer import Division, divide
 from dragoman.orchestrator.model import Model
 from dragoman.orchestrator.plan import (
     Asks,
