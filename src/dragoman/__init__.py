@@ -14,7 +14,7 @@ what an author writes with, `serve` starts the server from code, `App` serves ag
 server.
 """
 
-from dragoman._handover import resume
+from dragoman._resume import resume
 from dragoman._serve import serve
 from dragoman._version import __version__ as __version__
 from dragoman.agent.agent import Agent, AgentError

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dragoman import Agent, App, Caller, Part, TaskState, Turn
 from dragoman.client import Client, ClientCertificate, Inbox, Unreachable, tls
-from dragoman.client.binding import supported_bindings
+from dragoman.client.bindings import supported_bindings
 from dragoman.client.credentials import CredentialsNotSent, StaticToken
 from dragoman.client.transport import ASGITransport, HTTPTransport
 from dragoman.client.upload import File
@@ -248,14 +248,14 @@ async def test_credentials_do_not_go_to_another_port_unless_trusted() -> None:
 def test_what_can_be_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert supported_bindings(HTTPTransport()) == ["JSONRPC", "HTTP+JSON", "GRPC"]
     assert supported_bindings(ASGITransport(None)) == ["JSONRPC", "HTTP+JSON"]
-    monkeypatch.setattr("dragoman.client.binding._installed", lambda: False)
+    monkeypatch.setattr("dragoman.client.bindings._installed", lambda: False)
     assert supported_bindings(HTTPTransport()) == ["JSONRPC", "HTTP+JSON"]
 
 
 async def test_grpc_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk() as (_, url):
         card = await only(url, "GRPC", "1.0")
-        monkeypatch.setattr("dragoman.client.binding._installed", lambda: False)
+        monkeypatch.setattr("dragoman.client.bindings._installed", lambda: False)
         with pytest.raises(VersionNotSupported, match=r"dragoman\[grpc\]"):
             async with Client.connect(card):
                 pass

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.cli import _parser
-from dragoman.client.binding import BINDINGS
+from dragoman.client.bindings import BINDINGS
 from dragoman.model.events import RESUME
 
 ROOT = Path(__file__).resolve().parents[2]

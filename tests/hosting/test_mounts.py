@@ -13,7 +13,7 @@ import pytest
 
 from dragoman import Agent, AgentError, App, Caller, Turn
 from dragoman.client import Client
-from dragoman.model.reserved_names import RESERVED
+from dragoman.model.reserved_path_names import RESERVED
 from dragoman.security import Anonymous, Token
 from tests.harness.server import served, serving
 

@@ -18,7 +18,7 @@ from dragoman.model.errors import ContentTypeNotSupported, Forbidden, InvalidPar
 from dragoman.model.events import RESUME
 from dragoman.model.protocol import HTTP_JSON, JSONRPC, LISTED_VERSIONS
 from dragoman.model.remote_task import covers
-from dragoman.model.reserved_names import reserved
+from dragoman.model.reserved_path_names import reserved
 from dragoman.model.skill_extension import SKILL_SCHEMA, SkillSchema
 from dragoman.model.types import (
     AgentCapabilities,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.output import Output, parts_of
 from dragoman.agent.run_protocol import Running
-from dragoman.agent.step_scope import current_step
+from dragoman.agent.running_step import current_step
 from dragoman.model import clock
 from dragoman.model.events import Event, Received
 from dragoman.model.lineage import Ancestor, lineage

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
+from dragoman.agent.running_step import StepScope, Streams, enter, leave, running
 from dragoman.agent.step_results import (
     Unusable,
     check_step,
@@ -31,7 +32,6 @@ from dragoman.agent.step_results import (
     logged_result,
     returned_type,
 )
-from dragoman.agent.step_scope import StepScope, Streams, enter, leave, running
 from dragoman.agent.user_error import UserError
 from dragoman.model import clock
 from dragoman.model.events import Event, Private, Received
@@ -121,7 +121,7 @@ class Recorder(Protocol):
 
 
 class Awaited(Protocol):
-    """Something that ends elsewhere, and may tell us when it does."""
+    """Work that ends elsewhere, and may notify the handler of its end."""
 
     name: str
 
@@ -326,7 +326,7 @@ class Journal:
             done.set_result(None)
 
     def _reopen(self, entry: Private) -> None:
-        """What a finished step began to stream, the handler may go on with."""
+        """The handler may continue the streams that a finished step began."""
         opened: Streams = {(how, name): id for how, name, id in entry.streams}
         self._streams.update(opened)
         if (outer := self.scope) is not None:

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 
 from dragoman.agent.durable import Journal
+from dragoman.agent.running_step import running
 from dragoman.agent.step_results import LARGEST
-from dragoman.agent.step_scope import running
 from dragoman.model.remote_task import BegunTask
 
 

@@ -194,12 +194,12 @@ class Handler:
             missing = ", ".join(filled.missing)
             raise CodeChanged(f"its parameters do not fit: nothing was given for {missing}")
         if filled.missing:
-            from dragoman.agent import questions
+            from dragoman.agent import parameter_questions
             from dragoman.agent.skill_schemas import described, file_parameters
 
             schema = described(parameters.schema, self.about) if parameters.data else {}
             files = file_parameters(parameters.files, self.about)
-            asked = questions.question(filled.missing, schema, files)
+            asked = parameter_questions.question(filled.missing, schema, files)
             return asked.replace(extensions=turn._extended(asked.metadata))
         values = filled.values
         args = [values[each.name] for each in parameters.all if not each.keyword]

@@ -9,7 +9,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from dragoman.agent.durable import Journal
-from dragoman.agent.step_scope import StepScope
+from dragoman.agent.running_step import StepScope
 from dragoman.agent.unyielded_events import MOST, Made, hand_over, note
 from dragoman.model import approvals, clock, to_parts
 from dragoman.model.errors import InvalidAgentResponse

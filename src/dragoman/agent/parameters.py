@@ -166,14 +166,14 @@ class Parameters:
     def _collect(self, earlier: Iterable[Message], message: Message) -> Given:
         """Fold the messages of a task. Those for another skill do not count, nor what was before
         them."""
-        from dragoman.agent import questions
+        from dragoman.agent import parameter_questions
 
         given = Given()
         skill = self.skill if self.alone else ""
         asked: Sequence[str] = ()
         for each in earlier:
             if each.role is Role.AGENT:
-                asked = questions.asked(each)
+                asked = parameter_questions.asked(each)
                 continue
             skill = (each.metadata or {}).get("skill") or skill
             if skill == self.skill:
@@ -189,7 +189,7 @@ class Parameters:
         return given
 
     def _take(self, given: Given, message: Message, asked: Sequence[str]) -> None:
-        from dragoman.agent import questions
+        from dragoman.agent import parameter_questions
 
         named: set[str] = set()
         data = False
@@ -202,7 +202,7 @@ class Parameters:
                 if self.files:
                     self._take_file(given, part, f"message.parts[{index}]", named)
             elif asked:
-                for name, value in questions.lines(part.text, asked, self.schema):
+                for name, value in parameter_questions.lines(part.text, asked, self.schema):
                     given.fields[name] = value
                     given.data = True
                     given.lines[name] = f"message.parts[{index}].text"

@@ -16,7 +16,7 @@ from dragoman.bindings.repeated_headers import SINGLE
 from dragoman.bindings.trusted_hosts import TrustedHosts
 from dragoman.model.caller import Caller, Request, fault, long
 from dragoman.model.errors import A2AError, Forbidden, Unauthenticated
-from dragoman.model.reserved_names import reserved
+from dragoman.model.reserved_path_names import reserved
 from dragoman.security.limits import Limits
 from dragoman.server.settings import Settings
 from dragoman.telemetry.logs import SHOWN, audit

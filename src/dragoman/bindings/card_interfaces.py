@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dragoman.model import protocol
 from dragoman.model.protocol import LISTED_VERSIONS as VERSIONS
-from dragoman.model.reserved_names import RESERVED, SERVED
+from dragoman.model.reserved_path_names import RESERVED, SERVED
 
 JSONRPC, REST, GRPC = BINDINGS = tuple(protocol.BINDINGS)
 TAKEN = SERVED.union(RESERVED)

@@ -26,7 +26,7 @@ from dragoman.dialects.versions import older
 from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InvalidParams, MethodNotAllowed, MethodNotFound
 from dragoman.model.operations import OPERATIONS, Operation
-from dragoman.model.reserved_names import reserved
+from dragoman.model.reserved_path_names import reserved
 from dragoman.server.reader import LogStream
 
 

@@ -22,7 +22,7 @@ from dragoman.bindings.http_request import (
 )
 from dragoman.dialects.v1_0 import encode
 from dragoman.model.errors import A2AError, InternalError
-from dragoman.model.reserved_names import SERVED
+from dragoman.model.reserved_path_names import SERVED
 from dragoman.security.client_network import loopback
 from dragoman.telemetry.logs import logger
 

@@ -20,7 +20,7 @@ from dragoman.model.types import (
     TaskArtifactUpdateEvent,
     TaskStatusUpdateEvent,
 )
-from dragoman.server import handover, task_secrets
+from dragoman.server import handover_writes, task_secrets
 from dragoman.telemetry.logs import logger
 
 PATH = re.compile(r"/(notifications|handovers)/([0-9a-f-]{36})")
@@ -78,7 +78,7 @@ async def _handover(endpoint: Endpoint, incoming: HTTPRequest, task: str) -> byt
     secret = secret.strip() if kind.lower() == "bearer" else ""
     store, agent = service.store, service.agent.key
     if incoming.method == "GET":
-        return _shown(await handover.current(store, agent, task, secret))
+        return _shown(await handover_writes.current(store, agent, task, secret))
     if incoming.method != "POST":
         raise MethodNotAllowed("A handover requires GET or POST", headers={"allow": "GET, POST"})
     key = incoming.header(b"idempotency-key")
@@ -86,9 +86,9 @@ async def _handover(endpoint: Endpoint, incoming: HTTPRequest, task: str) -> byt
         raise InvalidParams.at("Idempotency-Key", f"is longer than {LONGEST_KEY} characters")
     document = v1_0.parse(await incoming.body())
     # only who knows the secret learns what is wrong with an event
-    now = await handover.current(store, agent, task, secret)
+    now = await handover_writes.current(store, agent, task, secret)
     events = _events(document, now)
-    written = await handover.write(store, service.bell, agent, task, secret, events, key)
+    written = await handover_writes.write(store, service.bell, agent, task, secret, events, key)
     return _shown(written)
 
 
@@ -97,7 +97,7 @@ def _shown(task: Task) -> bytes:
     return v1_0.encode({"taskId": task.id, "state": state, "ended": state.settled})
 
 
-def _events(document: Any, task: Task) -> list[handover.Written]:
+def _events(document: Any, task: Task) -> list[handover_writes.Written]:
     """The events of a body: one `StreamResponse` with a status or artifact update, or a list of
     them in `events`. What every event of the task has in common may be left out."""
     if not isinstance(document, dict):
@@ -108,7 +108,7 @@ def _events(document: Any, task: Task) -> list[handover.Written]:
     return [_event(each, task, f"events[{number}]") for number, each in enumerate(given)]
 
 
-def _event(given: Any, task: Task, where: str) -> handover.Written:
+def _event(given: Any, task: Task, where: str) -> handover_writes.Written:
     ids = {"taskId": task.id, "contextId": task.context_id}
     match given:
         case {"statusUpdate": {"status": dict(status)} as update}:
@@ -130,10 +130,10 @@ def _event(given: Any, task: Task, where: str) -> handover.Written:
 
 
 def _decoded(
-    kind: type[handover.Written], document: Mapping[str, Any], where: str
-) -> handover.Written:
+    kind: type[handover_writes.Written], document: Mapping[str, Any], where: str
+) -> handover_writes.Written:
     try:
-        found: handover.Written = v1_0.convert(kind, dict(document))
+        found: handover_writes.Written = v1_0.convert(kind, dict(document))
         return found
     except InvalidParams as error:
         wrong = [(f"{where}.{field}", what) for field, what in error.violations]

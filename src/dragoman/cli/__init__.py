@@ -383,8 +383,9 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from dragoman.cli import mcp_servers, serve
+    from dragoman.cli import mcp_commands, mcp_servers, serve
 
+    mcp_commands.check_patience(arguments)
     mcp = mcp_servers.given(arguments)
     if not arguments.agents and not mcp.servers:
         raise UsageError("serve: say which agents, such as booking:agent, or give --mcp-server")
@@ -392,7 +393,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--workers: there is no such option; {load_settings.INSTEAD['workers']}")
     announced = None
     if arguments.announce:
-        from dragoman.cli.announcement import Announcement
+        from dragoman.cli.registry_announcement import Announcement
 
         if arguments.reload:
             raise UsageError("--announce: cannot be used with --reload")

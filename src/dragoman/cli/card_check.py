@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _checked(arguments: argparse.Namespace) -> list[Finding]:
     """Return the findings about a card and its interfaces, the worst first."""
-    from dragoman.client.binding import supported_bindings
+    from dragoman.client.bindings import supported_bindings
     from dragoman.client.credentials import Guard
     from dragoman.conformance.card import check, ordered
     from dragoman.conformance.interfaces import probe

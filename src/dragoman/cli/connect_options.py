@@ -169,7 +169,7 @@ def client(
     """Create the client that the options describe; with another transport, credentials by scheme,
     headers, or options of the client, if these are given."""
     from dragoman.client import Client  # imported late, because other commands do not need it
-    from dragoman.client.binding import BINDINGS, supported_bindings
+    from dragoman.client.bindings import BINDINGS, supported_bindings
     from dragoman.client.transport import origin
     from dragoman.security.address_policy import Rule
 

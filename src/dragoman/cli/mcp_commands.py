@@ -9,6 +9,7 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -67,6 +68,12 @@ def add_to_serve(serve: argparse.ArgumentParser) -> None:
     _add_patience(serve)
 
 
+def check_patience(arguments: argparse.Namespace) -> None:
+    """Raise UsageError if a call could never be answered."""
+    if arguments.patience <= 0:
+        raise UsageError("--patience: must be greater than 0")
+
+
 def _add_patience(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--patience",
@@ -79,8 +86,7 @@ def _add_patience(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve the agents at the URLs until interrupted."""
-    if arguments.patience <= 0:
-        raise UsageError("--patience: must be greater than 0")
+    check_patience(arguments)
     several = len(set(arguments.urls)) > 1
     if several and (given := [name for name in SECRETS if getattr(arguments, name)]):
         raise UsageError(
@@ -172,11 +178,13 @@ def _secret() -> bytes:
     """The secret that signs what the client carries: the same after a restart."""
     path = connect_options.state() / KEY
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    if not path.exists():  # several processes may start at once, and the first one decides
+        own = path.with_suffix(f".{secrets.token_hex(8)}")
+        with os.fdopen(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(secrets.token_bytes(32))
-    except FileExistsError:
-        pass
+        with suppress(FileExistsError):
+            path.hardlink_to(own)
+        own.unlink()
     found = path.read_bytes()
     if len(found) != 32:
         raise UsageError(f"{path}: is no key; remove the file")

@@ -29,8 +29,8 @@ from dragoman.server.wiring import check_serve_only
 from dragoman.telemetry.logs import configure, logger
 
 if TYPE_CHECKING:
-    from dragoman.cli.announcement import Announced
     from dragoman.cli.mcp_servers import MCPServers
+    from dragoman.cli.registry_announcement import Announced
 
 CHILD = "DRAGOMAN__SERVE"
 OBJECTS = ("store", "bell", "auth")

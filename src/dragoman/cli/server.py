@@ -13,8 +13,8 @@ import uvicorn
 
 from dragoman.bindings.card_interfaces import grpc_address
 from dragoman.cli import browser_pages, tls
-from dragoman.cli.announcement import Announced
 from dragoman.cli.connection_limits import ConnectionLimits, accept_pending, files
+from dragoman.cli.registry_announcement import Announced
 from dragoman.cli.serve import hang_up, leave
 from dragoman.cli.served_connection import HTTP, Protocol
 from dragoman.model.errors import A2AError

@@ -22,7 +22,7 @@ from dragoman.client.deadline import DeadlineExceeded
 from dragoman.client.delegation import Delegation
 from dragoman.client.discovery import CardCache
 from dragoman.client.download import fetch
-from dragoman.client.handover import HandedOverTask
+from dragoman.client.handed_over_task import HandedOverTask
 from dragoman.client.inbox import Inbox
 from dragoman.client.limits import Limits, TooLarge
 from dragoman.client.oauth import LoginPrompt, OAuth

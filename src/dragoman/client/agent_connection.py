@@ -18,7 +18,7 @@ from dragoman.client.approved_card import (
     changed_keys,
     check_unchanged,
 )
-from dragoman.client.binding import BINDINGS, Binding, Order, minor, supported_bindings
+from dragoman.client.bindings import BINDINGS, Binding, Order, minor, supported_bindings
 from dragoman.client.credentials import LIMIT, Guard
 from dragoman.client.deadline import Limit, Progress
 from dragoman.client.delegation import current_steps

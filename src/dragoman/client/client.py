@@ -17,7 +17,7 @@ from msgspec import UNSET
 from dragoman.client import skills
 from dragoman.client.agent_connection import AgentConnection
 from dragoman.client.approved_card import AgentReference
-from dragoman.client.binding import Order
+from dragoman.client.bindings import Order
 from dragoman.client.credentials import ANYWHERE
 from dragoman.client.delegated_sends import DelegatedSends
 from dragoman.client.logged_result import once

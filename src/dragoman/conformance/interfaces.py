@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.client.address_rules import NotAllowed
-from dragoman.client.binding import BINDINGS, Order, minor
+from dragoman.client.bindings import BINDINGS, Order, minor
 from dragoman.client.discovery import Document, interfaces, read
 from dragoman.client.transport import Transport, Unreachable
 from dragoman.conformance.card_shape import Finding

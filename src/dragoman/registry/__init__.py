@@ -1,12 +1,16 @@
 """The registry: which agents there are, where they are, and which of their cards were approved.
 
-entries      the values, and the rules for what happens to an entry
-differences  what differs between two cards, and what must be approved
-database     entries, their history and the search index, in SQLite
-search       what a query finds, and why
-fetch        a card from its address: checked, with verified signatures
-server       HTTP, and the refresh of cards
-client       `Registry`, for callers
+entries           the values, and the rules for what happens to an entry
+card_differences  what differs between two cards, and what must be approved
+database          entries, their history and the search index, in SQLite
+search            what a query finds, and why
+fetch_card        fetches a card from its address, and verifies its signatures
+federation        asks other registries
+import_catalog    imports the agents of a foreign catalog
+ard               Agentic Resource Discovery (ARD): its documents as our values, and back
+operations        what the server and the command line can do with a registry
+server            HTTP, and the refresh of cards
+client            `Registry`, for callers
 """
 
 from __future__ import annotations

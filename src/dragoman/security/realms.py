@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.model.caller import Caller, fault
-from dragoman.model.reserved_names import reserved
+from dragoman.model.reserved_path_names import reserved
 
 REMEMBERED = 1000
 """The most callers of a scheme to cache with their realm and tenants."""

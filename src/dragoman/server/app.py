@@ -17,11 +17,11 @@ from dragoman.agent.agent import Agent, AgentError
 from dragoman.bells.bell import Bell
 from dragoman.bindings import http, jsonrpc
 from dragoman.bindings.agent_endpoint import Endpoint
+from dragoman.bindings.apps_before_agents import First, answered
 from dragoman.bindings.authentication import Authentication, Identify, origin
-from dragoman.bindings.first_handlers import First, answered
 from dragoman.bindings.header_checks import HeaderChecks
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
-from dragoman.bindings.known_caller import CallerApp, CallerRequest
+from dragoman.bindings.in_process_requests import CallerApp, CallerRequest
 from dragoman.bindings.mounted_apps import ASGI, Mount, check_path, lifespan, names_below
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.routing import Router
@@ -337,12 +337,13 @@ class App:
     ) -> None:
         """Let an application see each request before the agents and the mounts do.
 
-        It is called like an ASGI application, for HTTP only, and returns whether it has answered.
-        Nobody is authenticated yet: `await scope["dragoman.authenticate"]()` returns the `Caller`,
-        or raises as for the agents; with headers as its argument, that of a request with these.
-        `scope["dragoman.headers"]` is a list: what the handler appends is added to the response,
-        whoever makes it. JSON-RPC to a single agent (`POST /`) goes to the agent at once. `close`
-        is awaited when the `App` stops.
+        The server calls it like an ASGI application, for HTTP only; it returns whether it has
+        answered. The server has not authenticated the request yet:
+        `await scope["dragoman.authenticate"]()` returns the `Caller`, or raises as for the agents;
+        with headers as the argument, it does so for a request with these headers. The application
+        can append headers to the list `scope["dragoman.headers"]`: every response to this request
+        gets them. JSON-RPC to a single agent (`POST /`) goes directly to the agent. The `App`
+        awaits `close` when it stops.
         """
         self._first.append(handler)
         if close is not None:

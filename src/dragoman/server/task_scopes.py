@@ -12,7 +12,7 @@ from dragoman.model.approvals import approval_in
 from dragoman.model.caller import Access, Call, Policy, Scope, fault, long, unqualified
 from dragoman.model.errors import Forbidden, InvalidParams
 from dragoman.model.operator import ACT, ACTING, SEEING, OperatorAccess, may_act, may_see
-from dragoman.model.reserved_names import reserved
+from dragoman.model.reserved_path_names import reserved
 from dragoman.model.types import SendMessageRequest
 from dragoman.stores.store import Store
 from dragoman.telemetry.logs import logger

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from dragoman.admin import (
@@ -30,6 +31,7 @@ from dragoman.model.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.store import TIME, Pause, Store
 from tests.harness.stores import (
     AT,
@@ -43,6 +45,7 @@ from tests.harness.stores import (
     artifact,
     cancel,
     claim,
+    database,
     ended,
     followed,
     hook,
@@ -368,3 +371,41 @@ async def test_many_read_while_it_is_written(make: Make) -> None:
         lengths, _ = await asyncio.gather(reading, write())
         assert lengths == sorted(lengths)
         assert len(await ids(admin)) == 50
+
+
+async def test_several_prepare_at_once(store: Store) -> None:
+    for number in range(3):
+        await accept(store, f"t{number}")
+
+    def make():  # type: ignore[no-untyped-def]
+        assert store.admin is not None
+        return store.admin(write=True)
+
+    async with AdminThread(make) as one, AdminThread(make) as two, AdminThread(make) as three:
+        everyone = (one, two, three)
+        await asyncio.gather(*(each.call(lambda admin: admin.prepare()) for each in everyone))
+        assert await ids(one) == ["t2", "t1", "t0"]
+        await accept(store, "t3")
+        assert len(await ids(two)) == 4
+
+
+async def test_a_lost_connection_is_opened_again() -> None:
+    url = database()
+    store = PostgresStore(url)
+    await store.open()
+    try:
+        await accept(store, "t")
+        async with AdminThread(lambda: open_store(url)) as admin:
+            assert await ids(admin) == ["t"]
+            db = await asyncpg.connect(url)
+            await db.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'dragoman db'"
+            )
+            await db.close()
+            with pytest.raises(Unavailable):
+                while True:
+                    await ids(admin)
+            assert await ids(admin) == ["t"]
+    finally:
+        await store.close()

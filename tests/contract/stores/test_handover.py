@@ -27,7 +27,7 @@ from dragoman import (
 )
 from dragoman.client import Client
 from dragoman.model.errors import InvalidParams, TaskNotFound, Unavailable
-from dragoman.server.handover import write
+from dragoman.server.handover_writes import write
 from dragoman.server.worker import Worker
 from dragoman.stores.store import WRITER, Store
 from dragoman.testing import SilentBell
@@ -415,7 +415,7 @@ async def test_a_write_between_a_crash_and_the_next_run_is_to_be_repeated(
     store: Store, durable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The handover is not over: it begins when the handler has ended."""
-    monkeypatch.setattr("dragoman.server.handover.PATIENCE", 0.01)
+    monkeypatch.setattr("dragoman.server.handover_writes.PATIENCE", 0.01)
     given: list[Handover] = []
 
     async def handler(turn: Turn) -> None:

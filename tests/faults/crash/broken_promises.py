@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from dragoman.agent.durable import Journal
 from dragoman.agent.turn import Turn
 from dragoman.model.events import Entry
-from dragoman.server import handover
+from dragoman.server import handover_writes
 from dragoman.server.maintenance import Maintenance
 from dragoman.server.run import Run
 from dragoman.server.service import Service
@@ -222,13 +222,13 @@ def written(patch: Patch) -> None:
 
 def handover_ends(patch: Patch) -> None:
     """Whoever was given a task may always write to it."""
-    patch(handover, "_is_running", lambda head, turn: bool(head.holder))
+    patch(handover_writes, "_is_running", lambda head, turn: bool(head.holder))
 
 
 def handover_turns(patch: Patch) -> None:
     """A handover of an earlier turn opens a later one."""
-    is_running = handover._is_running
-    patch(handover, "_is_running", lambda head, turn: is_running(head, head.turn))
+    is_running = handover_writes._is_running
+    patch(handover_writes, "_is_running", lambda head, turn: is_running(head, head.turn))
 
 
 def waited(patch: Patch) -> None:

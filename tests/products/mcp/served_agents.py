@@ -84,7 +84,7 @@ async def login(turn: Turn):
     if turn.text == "Done":
         yield turn.artifact("Logged in")
     else:
-        yield turn.require_auth("Log in at https://login.example/start?x=1 please")
+        yield turn.require_auth("Log in at https://login.example/start?x=1.")
 
 
 @desk.skill(tags=["words"])

@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import mcp.types as types
 import pytest
 from mcp import MCPError
@@ -65,6 +66,13 @@ async def test_a_call_returns_the_result_of_the_skill(url: str, version: str) ->
     assert result.structured_content == {"reference": "FL-Rome", "seats": 2}
     assert json.loads(text(result)) == result.structured_content
     assert (text(said), said.is_error) == ("Hello", False)
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26"])
+async def test_older_versions_are_understood(url: str, version: str) -> None:
+    async with client(url, version) as found:
+        assert len((await found.list_tools()).tools) > 10
+        assert text(await found.call_tool("echo", HELLO)) == "Hello"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -216,8 +224,9 @@ async def test_artifacts_of_past_tasks_are_resources(url: str, version: str) -> 
         listed = (await found.list_resources()).resources
         (uri,) = [each.uri for each in listed if id in each.uri]
         read = await found.read_resource(uri)
-        with pytest.raises(MCPError, match="no resource"):
-            await found.read_resource(uri.replace("artifacts", "others"))
+        for wrong in (uri.replace("artifacts", "others"), f"{uri}/7", f"{uri}/x", "a2a://[", "b"):
+            with pytest.raises(MCPError, match="no resource"):
+                await found.read_resource(wrong)
     assert read.contents[0].text == f"kept {version}"
 
 
@@ -253,6 +262,26 @@ async def test_to_cancel_the_call_cancels_the_task(url: str, version: str) -> No
             calling.cancel()
             await asyncio.gather(calling, return_exceptions=True)
             await desk.released.wait()
+
+
+async def test_a_client_that_only_goes_away_cancels_nothing(url: str) -> None:
+    desk.began, desk.released = asyncio.Event(), asyncio.Event()
+    headers = {"accept": "application/json, text/event-stream"}
+    params: dict[str, Any] = {"protocolVersion": OLD, "capabilities": {}}
+    params["clientInfo"] = {"name": "test", "version": "1"}
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    call = {"name": "wait", "arguments": HELLO}
+    body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+    async with httpx.AsyncClient(trust_env=False) as http, asyncio.timeout(15):
+        opened = await http.post(url, json=hello, headers=headers)
+        headers["mcp-session-id"] = opened.headers["mcp-session-id"]
+        posting = asyncio.create_task(http.post(url, json=body, headers=headers, timeout=None))
+        await desk.began.wait()
+        posting.cancel()
+        await asyncio.gather(posting, return_exceptions=True)
+        assert (await http.delete(url, headers=headers)).status_code == 200
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(desk.released.wait(), 0.5)
 
 
 async def test_a_repetition_runs_nothing_twice(url: str) -> None:
@@ -329,6 +358,16 @@ async def test_replicas_share_tasks_and_secrets(kind: str) -> None:
                 request_state=asked.request_state,
             )
     assert text(result) == "Booked On Monday"
+
+
+async def test_before_the_start_and_after_the_end_it_says_that_it_is_unavailable() -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await McpApp()({"type": "http", "dragoman.caller": Caller()}, None, send)
+    assert sent[0]["status"] == 503
 
 
 async def test_open_streams_do_not_hold_up_the_end_of_the_server() -> None:

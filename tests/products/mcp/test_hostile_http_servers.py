@@ -106,7 +106,7 @@ async def test_a_flood_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
             await send({"type": "http.response.body", "body": event * 100, "more_body": True})
             await asyncio.sleep(0)
 
-    monkeypatch.setattr("dragoman.mcp.client.server_requests.Pace", Counting)
+    monkeypatch.setattr("dragoman.mcp.client.server_over_http.Pace", Counting)
     failed = await outcome(flood, ended=ended, turn_timeout=2)
     assert failed.state is TaskState.FAILED
     assert 0 < lines < 30_000  # 4,000 in a second, and what one read brings

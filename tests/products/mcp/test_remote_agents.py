@@ -106,6 +106,15 @@ async def test_nobody_sees_the_tasks_of_others(url: str, version: str) -> None:
     assert text(answered) == "Booked On Friday"
 
 
+async def test_the_same_key_of_two_callers_is_two_calls(url: str) -> None:
+    tasks = []
+    for headers in (ANN, ANN, BOB):
+        async with client(url, headers=headers | {"Idempotency-Key": "1"}) as found:
+            tasks.append((await found.call_tool("echo", HELLO)).meta["dragoman/task"]["id"])
+    names = [id.split(".")[1] for id in tasks]  # the ids at the agent
+    assert names[0] == names[1] != names[2]
+
+
 async def test_a_returned_question_is_for_its_caller_and_its_call(url: str) -> None:
     async with client(url, user=User(), headers=ANN) as found:
         asked = await found.session.call_tool("chat", HELLO, allow_input_required=True)

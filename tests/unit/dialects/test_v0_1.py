@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.client.wire import RPC
+from dragoman.client.wire_formats import RPC
 from dragoman.dialects import client_quirks, v0_1
 from dragoman.model import types
 from dragoman.model.caller import Caller, Scope

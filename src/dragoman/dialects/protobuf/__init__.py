@@ -23,10 +23,10 @@ from msgspec import Struct
 
 from dragoman.dialects.missing_fields import partial
 from dragoman.dialects.protobuf.element_count import count
+from dragoman.dialects.protobuf.message_codec import Read, Write, reader, writer
 from dragoman.dialects.protobuf.status import restored_status as restored_status
 from dragoman.dialects.protobuf.status import status as status
 from dragoman.dialects.protobuf.status import words as words
-from dragoman.dialects.protobuf.struct_codec import Read, Write, reader, writer
 from dragoman.dialects.protobuf.wellknown import Refused
 from dragoman.dialects.protojson import invalid
 from dragoman.model.errors import InvalidParams, ParseError

@@ -2,7 +2,7 @@
 
 mcp_servers       which server: a command, or a URL
 server_process    a server that runs as a child process
-server_requests   a server that is reached over HTTP
+server_over_http  a server that is reached over HTTP
 server_tasks      MCP's extension for tasks, for tools that run only as tasks
 connection        one connection to a server
 connection_pool   the connections to one server: how many, for whom, and when they end

@@ -22,8 +22,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from dragoman import __version__
 from dragoman.mcp.client.mcp_servers import MCPServer, StdioServer
+from dragoman.mcp.client.server_over_http import server_over_http
 from dragoman.mcp.client.server_process import server_process
-from dragoman.mcp.client.server_requests import server_requests
 from dragoman.mcp.client.server_tasks import (
     TASKS,
     CancelTask,
@@ -176,7 +176,7 @@ class Connection:
         inner: AbstractAsyncContextManager[Any] = (
             server_process(self.server, ended=self.ended.set)
             if isinstance(self.server, StdioServer)
-            else server_requests(self.server)
+            else server_over_http(self.server)
         )
         async with inner as streams:
             yield streams

@@ -52,6 +52,7 @@ class McpApp:
         self._patience = patience
         self._urls, self._connect = urls, connect
         self._sessions: StreamableHTTPSessionManager | None = None
+        """None before the start, and while the App drains."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one ASGI connection scope."""
@@ -61,8 +62,9 @@ class McpApp:
         if CALLER not in scope:
             raise RuntimeError("McpApp: mount it in an App, which authenticates the callers")
         if self._sessions is None:
-            raise RuntimeError("McpApp: the App has not started it")
-        await self._sessions.handle_request(_owned(scope), receive, send)
+            await _refuse(send)
+        else:
+            await self._sessions.handle_request(_owned(scope), receive, send)
 
     async def _lifespan(self, scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -99,6 +101,7 @@ class McpApp:
                 await stack.enter_async_context(self._sessions.run())
                 started.set_result(None)
                 await self._until_drain(app, server, ended)
+                self._sessions = None
         except BaseException as error:
             if not started.done():
                 started.set_exception(error)
@@ -161,3 +164,10 @@ def _owned(scope: Any) -> dict[str, Any]:
         token="", client_id=hashlib.sha256(said).hexdigest(), scopes=sorted(caller.scopes)
     )
     return {**scope, "user": AuthenticatedUser(token)}
+
+
+async def _refuse(send: Any) -> None:
+    """Answer that the server is about to end; another replica may answer."""
+    headers = [(b"content-type", b"text/plain"), (b"retry-after", b"5")]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": b"The server is about to stop"})

@@ -139,7 +139,8 @@ class Exchange:
         if not given and isinstance(meta.get(IDEMPOTENCY_KEY), str):
             given = meta[IDEMPOTENCY_KEY]
         if given:
-            return digest("key", given, name)
+            # remote agents know all callers as one
+            return digest("key", self.caller.tenant, self.caller.qualified, given, name)
         if self.session and self._context.request_id is not None:
             id = self._context.request_id
             return digest("session", self.session, type(id).__name__, str(id), name, arguments)
@@ -148,7 +149,8 @@ class Exchange:
     @property
     def place(self) -> tuple[str, mcp.RequestId]:
         """How a cancel names this request."""
-        return (self.session, self._context.request_id or "")
+        id = self._context.request_id
+        return (self.session, "" if id is None else id)
 
     def _header(self, name: str) -> str:
         found = getattr(self._context.request, "headers", None) or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import mcp.types as mcp
@@ -75,9 +76,17 @@ def question_of(task: Task) -> Question | None:
         operation = clean(json.dumps(grant.operation, ensure_ascii=False), WORDS)
         words = f"{words or 'The agent asks for an approval.'}\n\nOperation: {operation}"
         return Question(task, id, words, _approval(words), approval=True)
-    urls = [part.url for part in parts if part.url is not None] + _URL.findall(words)
     words = words or "The agent needs a login."
-    return Question(task, id, words, form(words), url=urls[0] if urls else "")
+    return Question(
+        task, id, words, form(words), url=_page([part.url or "" for part in parts], words)
+    )
+
+
+def _page(urls: Sequence[str], words: str) -> str:
+    """The page to open: the first URL of a part, else the first one in the words."""
+    found = [url for url in urls if _URL.fullmatch(url)]
+    found += [url.rstrip(".,;:!?") for url in _URL.findall(words)]
+    return found[0] if found else ""
 
 
 def _approval(words: str) -> Form:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import mcp.types as mcp
 from mcp import MCPError
@@ -49,15 +49,15 @@ def templates() -> list[mcp.ResourceTemplate]:
 
 async def read(exchange: Exchange, uri: str) -> mcp.ReadResourceResult:
     """The content of an artifact, or of one of its parts, of a task of the caller."""
-    parts = urlsplit(uri)
-    names = [unquote(each) for each in parts.path.split("/")]
+    scheme, _, path = uri.partition("://")
+    names = [unquote(each) for each in path.split("/")]
     match names:
-        case ["", "tasks", id, "artifacts", artifact, *rest] if parts.scheme == "a2a":
+        case [key, "tasks", id, "artifacts", artifact, *rest] if scheme == "a2a":
             try:
                 found = await exchange.state.agents.find(id, exchange.caller)
             except FAILURES as error:
                 raise MCPError(mcp.INTERNAL_ERROR, str(error)) from None
-            if found is not None and found.agent.key == parts.netloc:
+            if found is not None and found.agent.key == key:
                 for each in found.task.artifacts:
                     if each.artifact_id == artifact:
                         return _content(found.agent, found.task, each, rest, uri)

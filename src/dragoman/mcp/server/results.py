@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import mcp.types as mcp
 from msgspec import UNSET
@@ -27,8 +28,6 @@ WORDS = {
 
 def artifact_uri(agent: ExposedAgent, task: str, artifact: str) -> str:
     """The address of an artifact as a resource. `task` is the id at the agent."""
-    from urllib.parse import quote
-
     names = (agent.name_task(task), "artifacts", artifact)
     return f"a2a://{agent.key}/tasks/" + "/".join(quote(name, safe="") for name in names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -69,7 +70,7 @@ async def continue_call(
     responses: Mapping[str, Any] | None,
 ) -> HandlerResult:
     """Go on with a call that has asked: `state` is what its result has given to the client."""
-    task, _, asked = state.partition("\n")
+    task, asked = json.loads(state)
     response = (responses or {}).get(ANSWER)
 
     async def begin(client: Client) -> Stream | None:
@@ -191,7 +192,7 @@ class Call:
             if self._exchange.modern:
                 return mcp.InputRequiredResult(
                     input_requests={ANSWER: question.request},
-                    request_state=f"{question.task.id}\n{question.id}",
+                    request_state=json.dumps([question.task.id, question.id]),
                 )
             try:
                 response = await self._exchange.ask(question)

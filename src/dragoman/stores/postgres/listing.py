@@ -25,7 +25,7 @@ from dragoman.stores.task_rows import (
 from dragoman.stores.unreadable_rows import UnreadableRows
 
 INDEXES = {
-    "task_listed": "task (state, changed, id) INCLUDE (agent, tenant) WHERE born",
+    "task_listed": "task (state, changed, id) INCLUDE (agent, tenant, skill) WHERE born",
     "task_in_context": "task (md5(context)) WHERE born",
 }
 """They exist only in prepared stores."""
@@ -99,7 +99,7 @@ async def prepared(db: Any) -> bool:
 
 
 async def prepare(db: Any) -> None:
-    """Create the indexes, one process at a time. Servers go on writing meanwhile."""
+    """Create the indexes, one process at a time. Servers continue to write meanwhile."""
     # A statement that waits for a lock would keep the index from being finished.
     while not await db.fetchval("SELECT pg_try_advisory_lock($1)", LOCK + 1):  # noqa: ASYNC110
         await asyncio.sleep(PAUSE)
@@ -175,21 +175,28 @@ async def latest(db: Any, choice: Choice) -> tuple[Any, ...]:
         )
         return (sql, *statement.values)
     scopes = await _scopes(db, choice)
-    each = f"SELECT changed, id FROM task WHERE born AND {{}} {_ORDER} LIMIT {limit}"
     if scopes is not None:
         where = _SCOPE + statement.filters(choice) + _after(statement, choice)
         source = _unnested(statement, scopes)
         if numbers:
-            source += f" CROSS JOIN unnest({statement.add(numbers)}::int[]) AS wanted (state)"
-            where += " AND state = wanted.state"
+            wanted = f"unnest({statement.add(numbers)}::int[]) AS wanted (state)"
+            source = f"(SELECT * FROM {source} CROSS JOIN {wanted}) AS scope"
+            where += " AND state = scope.state"
+        # The latest tasks are in the scopes with the latest tasks, so first find these.
+        newest = (
+            f"SELECT scope.* FROM {source} CROSS JOIN LATERAL (SELECT changed, id FROM task "
+            f"WHERE born AND {where} {_ORDER} LIMIT 1) AS first "
+            f"ORDER BY first.changed DESC, first.id DESC LIMIT {limit}"
+        )
+        source = f"({newest}) AS scope"
     else:
-        wanted = numbers or [state.number for state in TaskState]
-        source = f"unnest({statement.add(wanted)}::int[]) AS wanted (state)"
+        every = numbers or [state.number for state in TaskState]
+        source = f"unnest({statement.add(every)}::int[]) AS wanted (state)"
         where = f"state = wanted.state AND {statement.whose(choice)}{statement.filters(choice)}"
         where += _after(statement, choice)
     sql = (
-        f"SELECT found.changed, found.id FROM {source} CROSS JOIN LATERAL ({each.format(where)}) "
-        f"AS found {_ORDER} LIMIT {limit}"
+        f"SELECT found.changed, found.id FROM {source} CROSS JOIN LATERAL (SELECT changed, id "
+        f"FROM task WHERE born AND {where} {_ORDER} LIMIT {limit}) AS found {_ORDER} LIMIT {limit}"
     )
     return (sql, *statement.values)
 

@@ -281,8 +281,8 @@ class SqliteAdmin:
 
     def prepare(self) -> None:
         """See `StoreAdmin.prepare`."""
-        with self.writing():
-            for name, what in listing.INDEXES.items():
+        for name, what in listing.INDEXES.items():
+            with self.writing():  # one at a time, so that writers wait less
                 self.db.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {what}")
 
     def unprepare(self) -> None:

@@ -1,4 +1,4 @@
-"""Applications that see a request before the agents do, and may answer it or leave it alone."""
+"""Applications that get each request before the agents do, and answer it or leave it to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AUTHENTICATE = "dragoman.authenticate"
 """The key in the ASGI scope: an async function that returns the `Caller` of the request, or of the
 same request with other headers."""
 ALWAYS = "dragoman.headers"
-"""A list of headers that every response to this request gets, whoever answers it."""
+"""A list of headers that every response to this request gets, also one of an agent."""
 
 
 async def answered(
@@ -39,7 +39,7 @@ async def answered(
 async def _answers(
     first: First, incoming: HTTPRequest, access: Authentication, host: object
 ) -> bool:
-    """Offer a request to a first handler, and return whether it has answered."""
+    """Offer a request to one application, and return whether it has answered."""
     began = False
     always: list[tuple[bytes, bytes]] = []
 
@@ -74,7 +74,7 @@ async def _answers(
         raise
     except Exception as error:
         if not isinstance(error, A2AError):
-            logger.exception("a first handler has failed")
+            logger.exception("an application of `App.answer_first` failed")
             error = InternalError.of(error)
         if began:
             raise Gone from None  # half of a response cannot become an error

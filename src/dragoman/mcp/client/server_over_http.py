@@ -23,7 +23,7 @@ LINES = 4
 
 
 @asynccontextmanager
-async def server_requests(server: HTTPServer) -> AsyncIterator[Any]:
+async def server_over_http(server: HTTPServer) -> AsyncIterator[Any]:
     """The streams of messages to and from a server."""
     inner = httpx2.AsyncHTTPTransport(trust_env=False)
     async with (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman import Message, Part, Role
-from dragoman.agent.step_scope import StepScope, current_step, enter, leave, running
+from dragoman.agent.running_step import StepScope, current_step, enter, leave, running
 
 
 def message(id: str, text: str) -> Message:

@@ -25,7 +25,7 @@ from dragoman.client.transport import (
     read_all,
 )
 from dragoman.client.upload import File
-from dragoman.client.wire import HTTP, RPC, WireFormat
+from dragoman.client.wire_formats import HTTP, RPC, WireFormat
 from dragoman.dialects import v1_0
 from dragoman.model.errors import (
     A2AError,

@@ -21,6 +21,8 @@ def resume(
     text, to write to it until its end: `async with dragoman.resume(text) as task: await
     task.complete("Done")`. `app` is an ASGI application in this process that serves the task.
     `insecure` allows to send the secret over plain HTTP."""
-    from dragoman.client import handover as client  # imports the client, which nothing else needs
+    from dragoman.client import (
+        handed_over_task as client,  # imports the client, which nothing else needs
+    )
 
     return client.resume(handover, app=app, transport=transport, insecure=insecure)
