@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import time
@@ -19,6 +20,7 @@ from dragoman import (
     Message,
     Part,
     Role,
+    StepFailed,
     StepUncertain,
     TaskState,
     Turn,
@@ -63,6 +65,8 @@ KEPT = 30 * 24 * 3600.0
 """How many seconds a nonce stays reserved after its payment has expired."""
 PAUSES = (2.0, 30.0, 300.0)
 """The pauses, in seconds, before a payment whose settlement is not known is sent again."""
+RECORDS = 3
+"""How often to try again to record a payment."""
 ABOUT = "Payments by the x402 protocol."
 
 
@@ -275,7 +279,8 @@ class Collection:
             payload = read_payload(said[PAYLOAD])
         except MalformedObject as error:
             return Checked(None, PaymentError.INVALID_SIGNATURE, str(error))
-        found = compared(payload, self._offer, time.time())
+        # to recover the signer takes milliseconds
+        found = await asyncio.to_thread(compared, payload, self._offer, time.time())
         if isinstance(found, Refusal):
             return Checked(None, found.error, found.reason)
         try:
@@ -376,7 +381,11 @@ async def note(
     kind: Literal["settled", "owed", "unsettled"],
 ) -> None:
     """Record what happened to a payment, as a step."""
-    await turn.step(f"x402.{kind}", merchant.note, replace(record, kind=kind, at=time.time()))
+    found = replace(record, kind=kind, at=turn.now().timestamp())
+    try:
+        await turn.step(f"x402.{kind}", merchant.note, found, retries=RECORDS)
+    except StepFailed as error:
+        logger.error("a payment of task %s could not be recorded: %s", record.task, error)
 
 
 def shown(required: Requirement) -> str:

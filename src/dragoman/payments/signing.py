@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -65,7 +66,8 @@ def key_signer(key: str) -> Signer:
         raise ValueError(f"Wallet: key: the variable {key[4:]!r} has no private key of 32 bytes")
 
     async def sign(data: Mapping[str, Any]) -> str:
-        signed = account.sign_message(encode_typed_data(full_message=dict(data)))
+        message = encode_typed_data(full_message=dict(data))
+        signed = await asyncio.to_thread(account.sign_message, message)
         return "0x" + bytes(signed.signature).hex()
 
     return Signer(str(account.address), sign)

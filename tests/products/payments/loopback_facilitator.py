@@ -13,10 +13,12 @@ from aiohttp import web
 from eth_account import Account
 from x402.mechanisms.evm.eip712 import hash_eip3009_authorization
 from x402.mechanisms.evm.types import ExactEIP3009Authorization
+from x402.mechanisms.evm.verify import verify_eoa_signature
 
 from dragoman.payments import Asset, Facilitator
 
 NETWORK = "eip155:31337"
+CHAIN_ID = 31337
 TOKEN = Asset("TEST", NETWORK, "0x5FbDB2315678afecb367f032d93F642f64180aa3", "Test Dollar", "1")
 SHOP = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8"
 KEY = "0x" + "11" * 32
@@ -26,7 +28,7 @@ PAYER = str(Account.from_key(KEY).address)
 class Chain:
     """Balances, and the nonces that were used."""
 
-    def __init__(self, **_: Any) -> None:
+    def __init__(self) -> None:
         self.balances: Counter[str] = Counter({PAYER.lower(): 100_000_000})
         self.used: dict[tuple[str, str], str] = {}
 
@@ -42,9 +44,10 @@ class Chain:
             valid_before=signed["validBefore"],
             nonce=signed["nonce"],
         )
-        digest = hash_eip3009_authorization(data, 31337, TOKEN.address, TOKEN.name, TOKEN.version)
-        recovered = Account._recover_hash(digest, signature=inner["signature"])
-        if recovered.lower() != signed["from"].lower():
+        token = (TOKEN.address, TOKEN.name, TOKEN.version)
+        digest = hash_eip3009_authorization(data, CHAIN_ID, *token)
+        signature = bytes.fromhex(inner["signature"].removeprefix("0x"))
+        if not verify_eoa_signature(digest, signature, signed["from"]):
             return "invalid_exact_evm_payload_signature"
         amount = required.get("amount") or required["maxAmountRequired"]
         if signed["value"] != amount or signed["to"].lower() != required["payTo"].lower():

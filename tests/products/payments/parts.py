@@ -49,11 +49,12 @@ class Shop:
         """What was recorded."""
         return [record.kind for record in self.records]
 
-    def connect(self, wallet: Wallet | None = None, **options: Any) -> Client:
+    def connect(
+        self, wallet: Wallet | None = None, *, version: str = "0.2", **options: Any
+    ) -> Client:
         """A client of the agent."""
-        return Client.connect(
-            app=self.app, answer=wallet, extensions=[URI] if wallet is None else [], **options
-        )
+        extensions = [URIS[version]] if wallet is None else []
+        return Client.connect(app=self.app, answer=wallet, extensions=extensions, **options)
 
 
 def wallet(path: Path, **options: Any) -> Wallet:

@@ -218,6 +218,22 @@ async def test_one_payment_for_all_turns(store: Store, facilitator: LoopbackFaci
     assert (facilitator.asked["settle"], shop.kinds) == (1, ["settled"])
 
 
+async def test_a_record_that_cannot_be_written(
+    store: Store, facilitator: LoopbackFacilitator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.payments.merchant.RECORDS", 0)
+    shop = Shop(store, facilitator)
+
+    async def broken(found: PaymentRecord) -> None:
+        raise OSError("the disk is full")
+
+    shop.agent.skills["work"].handler.gate._merchant._record = broken  # type: ignore[union-attr]
+    task = await shop.paid()
+    await shop.life()
+    found = await shop.task(task)
+    assert (found.status.state, texts(found)) == (TaskState.COMPLETED, ["one, two"])
+
+
 async def test_a_cancel_after_the_payment(store: Store, facilitator: LoopbackFacilitator) -> None:
     shop = Shop(store, facilitator)
     begun = asyncio.Event()
