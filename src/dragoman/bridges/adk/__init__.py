@@ -102,7 +102,7 @@ class EventSummary:
         self.error = ""
 
     def take(self, event: Event, structured: bool) -> None:
-        """Take what is not for the client at once."""
+        """Keep what is not sent to the client at once."""
         if event.partial:
             return
         if (used := event.usage_metadata) is not None:
