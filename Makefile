@@ -16,7 +16,7 @@ COMPILE := $(BIN)/python -m compileall -q src
 BENCH_STAMP := $(VENV)/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast docs interop soak fuzz peers check format proto bench wheel clean
+.PHONY: help demo test fast docs interop soak console-test fuzz peers check format proto bench wheel clean
 
 help:
 	@echo "make demo    run the demo: three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
@@ -25,6 +25,7 @@ help:
 	@echo "make docs    check code blocks, links and tables in the docs"
 	@echo "make interop test with every foreign client, server and framework; writes docs/interop.md and a table in docs/bridges.md"
 	@echo "make soak    run crash, network and attack tests for more than an hour (SCALE=0.1 for less)"
+	@echo "make console-test  test the console in a browser at length, with a million tasks; installs chromium if there is none"
 	@echo "make fuzz    send invalid input (default: 60 s; SECONDS=600 for longer, FUZZ_SEED=… to repeat)"
 	@echo "make peers   install the foreign clients and servers for the tests, in .peers"
 	@echo "make check   check format, lint, types, import rules and the table of clauses"
@@ -56,6 +57,11 @@ interop: $(STAMP)
 soak: $(STAMP)
 	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest -n 2 --dist loadfile tests/contract tests/unit tests/client tests/faults/test_bytes.py
 	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/faults/cluster tests/security tests/products/orchestrator/test_killed.py -x -s
+
+console-test: $(STAMP)
+	@$(COMPILE)
+	@command -v chromium > /dev/null || $(BIN)/python -m playwright install chromium
+	CONSOLE=full CONSOLE_CHROMIUM=$$(command -v chromium || $(BIN)/python -m tests.products.console.browser) $(BIN)/python -m pytest -rs tests/products/console
 
 fuzz: $(STAMP)
 	FUZZ_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest tests/security/fuzz -x -s

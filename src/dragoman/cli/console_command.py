@@ -75,7 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _store(arguments: argparse.Namespace, opening: Opening) -> Any:
-    from dragoman.admin import open_store
+    from dragoman import A2AError
+    from dragoman.admin import Missing, open_store
     from dragoman.console import Console, StoredTasks
 
     keys = [connect_options.secret_text(text) for text in arguments.encryption_key]
@@ -86,7 +87,7 @@ def _store(arguments: argparse.Namespace, opening: Opening) -> Any:
     try:
         with make() as admin:
             name = admin.name
-    except ValueError as error:
+    except (A2AError, Missing, ValueError) as error:
         raise UsageError(f"--store: {error}") from None
     return Console(tell=opening.tell, source=StoredTasks(name), store=make)
 

@@ -108,9 +108,8 @@ def _skill(skill: dict[str, Any], schema: dict[str, Any]) -> str:
     for name, title in (("input", "Input"), ("output", "Output")):
         if found := schema.get(name):
             shown = escape(json.dumps(found, indent=2, ensure_ascii=False))
-            text += (
-                f"<details><summary>{title} as JSON Schema</summary><pre>{shown}</pre></details>"
-            )
+            text += f"<details><summary>{title} as JSON Schema</summary>"
+            text += f"<pre tabindex=0>{shown}</pre></details>"
     return f"<div class=card>{text}</div>"
 
 
@@ -136,7 +135,9 @@ def _calls(card: dict[str, Any], url: str) -> str:
     )
     command = f"dragoman send {url}/ {flag}{shlex.quote(text)}"
     shown = (("curl", curl), ("Python", python), ("Command line", command))
-    blocks = "".join(f"<h3>{title}</h3><pre>{escape(code)}</pre>" for title, code in shown)
+    blocks = "".join(
+        f"<h3>{title}</h3><pre tabindex=0>{escape(code)}</pre>" for title, code in shown
+    )
     kinds: Iterable[str] = dict.fromkeys(
         f"{each['protocolBinding']} {each.get('protocolVersion', '')}".strip()
         for each in card["supportedInterfaces"]

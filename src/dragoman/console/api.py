@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from dragoman import TaskState
 from dragoman.admin import Choice
 from dragoman.console.http import ConsoleError, NotFound, Request, Response, Route
+from dragoman.console.process_charts import processes_view
 from dragoman.console.session import Operator
 from dragoman.console.shapes import TablePage
 from dragoman.console.task_details import details
@@ -266,7 +267,8 @@ async def agents(request: Request, console: Console, operator: Operator) -> Resp
 
 async def fleet(request: Request, console: Console, operator: Operator) -> Response:
     """The processes that serve and work."""
-    return Response({"processes": await console.processes()})
+    found = await console.reader.fleet()
+    return Response({"processes": processes_view(found)})
 
 
 API = "/console/api"

@@ -37,7 +37,7 @@ from dragoman.console.http import (
 )
 from dragoman.console.remote_agent import RemoteAgent
 from dragoman.console.session import Operator, end_cookie, set_cookie, start
-from dragoman.console.shapes import ProcessView, SessionView
+from dragoman.console.shapes import SessionView
 from dragoman.console.source import ServedAgents, Source
 from dragoman.console.store_reader import StoreReader
 
@@ -89,7 +89,9 @@ class Console:
         if self._bound is not app:
             self._bound = app
             self.source = self._source or ServedAgents(app)
-            self.reader = StoreReader(self._store or (lambda: app.admin(write=True)))
+            self.reader = StoreReader(
+                self._store or (lambda: app.admin(write=True)), prepare=self._store is None
+            )
             self._counted: tuple[float, Any, Any] = (0.0, None, None)
             self.history = History(self.reader)
 
@@ -281,10 +283,6 @@ class Console:
         if row is not None:
             about |= {"agent": row.agent, "task": row.id, "owner": row.identity}
         self._bound.audit(operator.acting, event, **about)
-
-    async def processes(self) -> Sequence[ProcessView]:
-        """The processes of the fleet."""
-        return ()
 
 
 def _static(name: str) -> Response:

@@ -239,8 +239,13 @@ class ProcessView(Shape, frozen=True, kw_only=True):
     name: str
     role: str = ""
     version: str = ""
+    agents: Sequence[str] = ()
+    first: float = 0.0
+    """The time of its first row that is still kept."""
     seen: float = 0.0
+    """The time of its latest row."""
     gone: bool = False
+    """Whether it has written nothing for 30 seconds."""
     running: int = 0
     streams: int = 0
     rows: Sequence[Mapping[str, float]] = ()

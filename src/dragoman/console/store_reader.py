@@ -12,6 +12,7 @@ from dragoman.admin import (
     Choice,
     Counts,
     Entry,
+    Fleet,
     Found,
     Missing,
     StoreAdmin,
@@ -30,13 +31,18 @@ HOOKS = 500
 
 
 class StoreReader:
-    """The admin interface of a store, in a thread."""
+    """The admin interface of a store, in a thread. With `prepare`, the first call creates the
+    indexes that a large store needs to be listed quickly."""
 
-    def __init__(self, make: Callable[[], StoreAdmin]) -> None:
+    def __init__(self, make: Callable[[], StoreAdmin], *, prepare: bool = False) -> None:
         self._thread = AdminThread(make)
+        self._prepare = prepare
 
     async def _call(self, ask: Callable[[StoreAdmin], T]) -> T:
         try:
+            if self._prepare:
+                self._prepare = False
+                await self._thread.call(lambda admin: admin.prepare())
             return await self._thread.call(ask)
         except Missing:
             raise NotFound("there is no such task") from None
@@ -73,6 +79,10 @@ class StoreReader:
                 islice(admin.read(task, place), max(0, number - place)), number, found
             )
         )
+
+    async def fleet(self) -> Fleet:
+        """What processes have written about themselves in the last hour."""
+        return await self._call(lambda admin: admin.fleet())
 
     async def webhooks(self, task: str = "") -> Sequence[WebhookRow]:
         """The webhooks of a task, or all that have something to deliver, parked ones first."""

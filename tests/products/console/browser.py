@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or ""
+CHROMIUM = os.environ.get("CONSOLE_CHROMIUM") or shutil.which("chromium") or ""
+FULL = os.environ.get("CONSOLE") == "full"
+"""Whether the long forms of the tests run: `make console-test`."""
 try:
     from playwright.async_api import Browser, Page, async_playwright
 except ImportError:  # pragma: no cover
@@ -72,3 +75,15 @@ async def watched(browser: Browser, **options: Any) -> AsyncIterator[Watched]:
         yield Watched(await context.new_page())
     finally:
         await context.close()
+
+
+def _installed() -> str:
+    """The path of the browser that playwright has installed."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        return playwright.chromium.executable_path
+
+
+if __name__ == "__main__":
+    print(_installed())  # noqa: T201

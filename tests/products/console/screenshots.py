@@ -74,51 +74,60 @@ def hotels() -> Agent:
     return agent
 
 
-async def take(chromium: Browser, running: Running, folder: Path) -> list[Path]:
-    """Take a picture of each screen, in each size and theme."""
-    for text in ("Book a flight to Rome", "Fly me to Mars", "Book a flight to Cairo"):
-        await running.send(text, "/flights")
+async def screens(running: Running) -> dict[str, str]:
+    """The address of each screen, with tasks to show."""
     asked = await running.send("What does Oslo cost?", "/flights")
     booked = await running.send("Book a flight to Rome in August", "/flights")
-    screens = {
+    return {
         "tasks": "#/tasks",
         "task": f"#/task/{booked['id']}",
         "question": f"#/task/{asked['id']}",
         "chat": f"#/chat/flights?context={booked['contextId']}",
         "form": "#/chat/hotels",
         "agents": "#/agents",
+        "webhooks": "#/webhooks",
         "fleet": "#/fleet",
+        "log": "#/log",
         "page": "",
     }
+
+
+async def take(chromium: Browser, running: Running, folder: Path) -> list[Path]:
+    """Take a picture of each screen, in each size and theme."""
+    for text in ("Book a flight to Rome", "Fly me to Mars", "Book a flight to Cairo"):
+        await running.send(text, "/flights")
     found = []
+    shown = await screens(running)
     for theme in THEMES:
         for size, (width, height) in SIZES.items():
             options = {"viewport": {"width": width, "height": height}, "color_scheme": theme}
             async with watched(chromium, **options) as seen:
-                page: Any = seen.page
-                await page.goto(running.fresh())
-                for name, place in screens.items():
-                    await _open(page, running, name, place)
+                await seen.page.goto(running.fresh())
+                for name, place in shown.items():
+                    await open_screen(seen.page, running, name, place)
                     file = folder / f"console-{name}-{size}-{theme}.png"
-                    await page.screenshot(path=file)
+                    await seen.page.screenshot(path=file)
                     found.append(file)
                 assert seen.errors == []
     return found
 
 
-async def _open(page: Any, running: Running, name: str, place: str) -> None:
+async def open_screen(page: Any, running: Running, name: str, place: str) -> None:
+    """Show a screen, and wait until it is there."""
     if name == "page":
         await page.goto(f"{running.url}/flights/")
         return
     await page.goto(f"{running.url}/console/{place}")
     ready = {
-        "tasks": ".row >> nth=4",
+        "tasks": ".row >> nth=1",
         "task": ".entry >> nth=3",
         "question": ".ask input",
         "chat": ".bubble.artifact >> nth=1",
         "form": ".skill select option >> nth=1",
         "agents": ".skills >> nth=1",
+        "webhooks": "[aria-label=Webhooks]",
         "fleet": "[aria-label=Fleet]",
+        "log": ".attach",
     }[name]
     await page.wait_for_selector(ready, state="attached")
     if name == "form":
@@ -134,7 +143,7 @@ async def _open(page: Any, running: Running, name: str, place: str) -> None:
 async def main(folder: Path) -> None:
     """Take all pictures."""
     with tempfile.TemporaryDirectory() as path:
-        app = App(flights(), hotels(), store=stored(Path(path)))
+        app = App(flights(), hotels(), store=stored(Path(path)), fleet=True)
         async with browser() as chromium, consoled(app) as running:
             for file in await take(chromium, running, folder):
                 print(file, file.stat().st_size)  # noqa: T201

@@ -249,7 +249,7 @@ const schemaOf = (message, part) => message.metadata?.[SCHEMAS]?.asks && part.da
 function TaskTalk({ task, session, running, onStop, onResume, onCancel, onAnswer }) {
   const state = stateName(task);
   const asked = task.status?.message;
-  const grant = state === "input-required" ? task.metadata?.[GRANT] : null;
+  const grant = ["input-required", "auth-required"].includes(state) ? task.metadata?.[GRANT] : null;
   const schema = asked && (asked.parts || []).map((part) => schemaOf(asked, part)).find(Boolean);
   const approve = (approved) => onAnswer([{ text: approved ? "Approved." : "Declined." }], { metadata: { [GRANT]: { id: grant.id, digest: grant.digest, approved } } });
   return html`<div class="task-talk">
@@ -260,7 +260,7 @@ function TaskTalk({ task, session, running, onStop, onResume, onCancel, onAnswer
     ${schema && state === "input-required" && html`<div class="bubble theirs"><${Form} schema=${schema} submit="Answer" onSend=${(data) => onAnswer([{ data }])} /></div>`}
     ${grant && !grant.used && html`<div class="bubble theirs approval"><b>May the agent do this?</b><${Json} value=${grant.operation} />
       <button onClick=${() => approve(true)}>Approve</button> <button class="quiet" onClick=${() => approve(false)}>Decline</button></div>`}
-    ${state === "auth-required" && html`<p class="note">The agent waits until somebody has logged in where it says, then it goes on.</p>`}
+    ${state === "auth-required" && !grant && html`<p class="note">The agent waits until somebody has logged in where it says, then it goes on.</p>`}
     <p class="task-line"><span class=${`state ${state}`}>${state}</span>
       ${session.source === "app" && html`<a href=${`#/task/${task.id}`}>Log</a>`}
       ${running && html`<button class="link" onClick=${onStop}>Interrupt the stream</button>`}

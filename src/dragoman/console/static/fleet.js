@@ -15,7 +15,7 @@ export function Fleet() {
   }, []);
   return html`<section class="page scrolls" aria-label="Fleet">
     ${error && html`<p class="bad" role="alert">${error}</p>`}
-    ${found && !found.length && html`<p class="empty">No process has written a row yet.</p>`}
+    ${found && !found.length && html`<p class="empty">No process has written a row. Processes write rows if the setting "fleet" is true.</p>`}
     <div class="fleet">${found?.map((each) => html`<${Process} key=${each.name} process=${each} />`)}</div>
   </section>`;
 }
