@@ -89,6 +89,12 @@ def turn_data(message: Any) -> Any:
     return next((part.data for part in message.parts if part.text is None), message.text)
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that goes on is looked at again soon."""
+    monkeypatch.setattr("dragoman.mcp.client.tool_call.FIRST_PAUSE", 0.1)
+
+
 @pytest.fixture(params=[OLD, NEW])
 async def travel(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Travel, Client]]:
     inner = Travel()
