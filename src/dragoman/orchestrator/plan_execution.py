@@ -180,7 +180,7 @@ class Execution:
         if isinstance(event, Done | Failed | Asks | Uncertain):
             call = self._calls.pop(event.step, None)
             if call is not None:
-                call.cancel()  # it goes on if its time was over
+                call.cancel()  # it still runs if its time was over
         if self._logged is not None:
             self._logged.set_result(None)
             self._logged = None

@@ -32,8 +32,8 @@ class Choice(Struct, frozen=True):
 def route(
     words: Message, members: Iterable[Member], message: Message, *, complete: bool = True
 ) -> Choice:
-    """The skill for `message`, and the input of that skill. The message names the skill, or only this
-    skill accepts its data, or this skill clearly fits the words best. `words` is the last
+    """The skill for `message`, and the input of that skill. The message names the skill, or only
+    this skill accepts its data, or this skill clearly fits the words best. `words` is the last
     message of the client: `message` itself, or the answer to the question which skill to use. If
     the team is not `complete`, its only skill may be the wrong one."""
     team = list(members)
