@@ -241,7 +241,7 @@ def piped(words: list[str]) -> Iterator[list[str]]:
 
 def targets() -> set[str]:
     """What make can be asked for."""
-    return set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    return set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def check(words: list[str]) -> None:

@@ -54,7 +54,7 @@ BRIDGES = {
         "pydantic_ai": "pydantic",
         "sdk": "a2a",
         "smolagents": "PIL",
-        "strands": "strands",
+        "strands": "pydantic",
     }.items()
 }
 """The bridges, and what each misses without its framework."""

@@ -121,7 +121,7 @@ class Recorder(Protocol):
 
 
 class Awaited(Protocol):
-    """Something that ends elsewhere, and may tell us when it does."""
+    """Work that ends elsewhere, and may notify the handler of its end."""
 
     name: str
 
@@ -326,7 +326,7 @@ class Journal:
             done.set_result(None)
 
     def _reopen(self, entry: Private) -> None:
-        """What a finished step began to stream, the handler may go on with."""
+        """The handler may continue the streams that a finished step began."""
         opened: Streams = {(how, name): id for how, name, id in entry.streams}
         self._streams.update(opened)
         if (outer := self.scope) is not None:

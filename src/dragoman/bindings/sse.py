@@ -142,8 +142,8 @@ def formed(dialect: Form, entry: Entry, last: bool, *, places: bool = False) -> 
 
 
 def fresh_start(dialect: Form, entry: Entry, last: bool) -> bytes:
-    """Return the first entry of a stream that could not resume at the place the client named. It
-    tells the client to start anew, so it is encoded for this client alone."""
+    """Return the first entry of a stream that could not resume at the place that the client named.
+    It has the reset mark, so it is encoded for this client alone."""
     return dialect.response(placed(entry, reset=True), last)
 
 

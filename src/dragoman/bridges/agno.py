@@ -50,7 +50,7 @@ def serve(
 
 
 class ConversationState(Struct, frozen=True):
-    """What an agent needs to go on."""
+    """What an agent needs to continue."""
 
     session: dict[str, Any] | None = None
     """The conversation; None if a database of the user's has it."""
@@ -119,7 +119,7 @@ class Agno:
         )
 
     def _loaded(self, data: bytes) -> tuple[ConversationState, AgentSession | TeamSession | None]:
-        """What an agent needs to go on; raises an error if Agno cannot read it."""
+        """What an agent needs to continue; raises an error if Agno cannot read it."""
         kept = _decoded(data)
         if kept.session is None:
             return kept, None

@@ -121,7 +121,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """How a run of a framework ended: with questions, or for good."""
 
     state: bytes = b""
-    """What the framework needs to go on: after the answers, or in the next task of the
+    """What the framework needs to continue: after the answers, or in the next task of the
     conversation."""
     questions: tuple[Question, ...] = ()
     result: Any = None

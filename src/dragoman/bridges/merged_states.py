@@ -1,5 +1,5 @@
-"""Two states that were made of the same one. While a task waits for an answer, another task of its
-conversation may end: both have added to the state that they began with."""
+"""Merges two states that began as the same one: while a task waits for an answer, another task of
+its conversation may end, and both have added to the state that they began with."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class RemoteFailed(Exception):
 
 
 class RemoteQuestion(Exception):
-    """A remote agent asks before it goes on: answer with `RemoteTool.answer`."""
+    """A remote agent asks before it continues: answer with `RemoteTool.answer`."""
 
     def __init__(
         self, tool: str, text: str, task: str, *, approval: bool, message: str = ""
@@ -140,8 +140,8 @@ class RemoteTool:
     async def answer(
         self, task: str, said: Any, *, key: str, report: Report | None = None
     ) -> RemoteAnswer:
-        """Answer a question, and go on as `call` does. True or False approves or declines the
-        operation that the agent asks about; words approve nothing."""
+        """Answer a question, and continue as `call` does. True or False approves or declines the
+        operation that the agent asks about; text approves nothing."""
         if isinstance(said, bool):
             return await self._decide(task, said, key)
         return await self._send(said, key=key, task=task, report=report)

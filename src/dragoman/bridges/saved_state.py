@@ -1,5 +1,5 @@
-"""What a framework needs to go on, as it is kept in the log: compressed, and without the files of
-the conversation's messages, which are in the log already."""
+"""The state that a framework needs to continue, as the log has it: compressed, and without the
+files of the conversation's messages, which are in the log already."""
 
 from __future__ import annotations
 

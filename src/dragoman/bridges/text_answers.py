@@ -15,8 +15,8 @@ def files_of(answer: Answer) -> list[Part]:
 
 
 def words_of(answer: Answer) -> str:
-    """An answer in words, for a framework that takes nothing else. The text
-    tells the agent about files that it does not get."""
+    """An answer as text, for a framework that accepts nothing else. The text names the files that
+    the agent does not get."""
     said = answer.text if answer.data is None else json.dumps(answer.data, ensure_ascii=False)
     return "\n".join(line for line in (said, *map(_note, files_of(answer))) if line)
 

@@ -9,6 +9,7 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -177,11 +178,13 @@ def _secret() -> bytes:
     """The secret that signs what the client carries: the same after a restart."""
     path = connect_options.state() / KEY
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    if not path.exists():  # several processes may start at once, and the first one decides
+        own = path.with_suffix(f".{secrets.token_hex(8)}")
+        with os.fdopen(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(secrets.token_bytes(32))
-    except FileExistsError:
-        pass
+        with suppress(FileExistsError):
+            path.hardlink_to(own)
+        own.unlink()
     found = path.read_bytes()
     if len(found) != 32:
         raise UsageError(f"{path}: is no key; remove the file")

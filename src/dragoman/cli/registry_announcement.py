@@ -22,7 +22,7 @@ EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 class Announced(Protocol):
-    """What is told when the server listens."""
+    """Gets a call when the server listens, and one when it stops."""
 
     def begin(self, app: App, port: int) -> None:
         """The application listens on this port."""

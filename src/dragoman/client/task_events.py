@@ -192,8 +192,9 @@ class TaskEvents:
                 yield event
 
     async def _look_before(self) -> None:
-        """Look what the message answers, if the turn may have to tell the answer from it later. (An
-        agent that numbers its events shows no question that is answered, or sends it first.)"""
+        """Read the question that the message answers, if the stream may have to distinguish it
+        from the answer later. (An agent that numbers its events does not send a question that is
+        already answered, or sends it first.)"""
         if (
             self._name
             and self.state.follows

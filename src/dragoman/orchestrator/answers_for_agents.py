@@ -25,8 +25,8 @@ class Division(Struct, frozen=True):
 
 
 async def divide(model: Model, answer: str, asked: Mapping[str, str]) -> Division:
-    """Have the model divide an answer. Nothing but the user's own words goes to an agent, and no
-    word to two: a question could tell the model what to write."""
+    """Have the model divide an answer. An agent gets only words of the user, and no two agents get
+    the same word, because a hostile question could make the model write something else."""
     questions = [
         f"{name}:\n{sanitize(text, source=f'question {name}')}" for name, text in asked.items()
     ]

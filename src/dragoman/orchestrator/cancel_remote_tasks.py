@@ -1,5 +1,5 @@
-"""Cancels the tasks of other agents that nobody waits for any more: as a durable task of its own,
-which goes on over restarts, until each agent has ended its task or refused, for at most a day."""
+"""Cancels tasks of other agents when nobody waits for them any more. A separate durable task does
+it over restarts, for at most a day, until each agent has ended its task or refused."""
 
 from __future__ import annotations
 

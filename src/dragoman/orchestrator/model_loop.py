@@ -1,4 +1,4 @@
-"""With a model: it is shown the agents, calls them as tools, and goes on until it answers."""
+"""The loop with a model: the model gets the agents as tools, and calls them until it answers."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class Orchestrator(Agent):
         await self._abandon(turn, [*begun, *left])
 
     async def _leave(self, turn: Turn, execution: Execution) -> None:
-        """Save the plan for the last time, and have canceled what goes on."""
+        """Save the plan for the last time, and have tasks canceled that other agents run."""
         execution.close()
         await turn.step("save", execution.save, returns=type(None))
         if left := _going_on(execution.plan):

@@ -112,7 +112,7 @@ class PlanStep(Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: Outcome | None = None
     error: str = ""
     abandoned: bool = False
-    """It has failed here, and the agent's task goes on."""
+    """It has failed here, and the agent's task continues."""
 
     @property
     def until(self) -> float:
@@ -212,7 +212,7 @@ class Failed(Struct, frozen=True, tag="failed"):
 
 
 class Asks(Struct, frozen=True, tag="asks"):
-    """An agent asks before it goes on."""
+    """An agent asks before it continues."""
 
     step: str
     question: Question
@@ -248,8 +248,8 @@ Event: TypeAlias = (
 
 
 def apply(plan: Plan, event: Event, at: float = 0.0) -> Plan:
-    """The plan after this event, which happened at this Unix time. What needs a step that has
-    failed goes on waiting: the planner may change it, until `closed` skips it."""
+    """The plan after this event, which happened at this Unix time. Steps that need a failed
+    step keep waiting: the planner may change them, until `closed` skips them."""
     match event:
         case Proposed():
             kept = plan.steps

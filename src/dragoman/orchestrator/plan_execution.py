@@ -57,7 +57,7 @@ QUEUE = 64
 
 
 class _Noted(Struct):
-    """An event of a call, and what to tell the call when the event is logged."""
+    """An event of a call. `logged` is done when the event is in the log."""
 
     event: Event
     logged: asyncio.Future[None] | None = None
@@ -272,7 +272,7 @@ class Execution:
         await self._queue.put(_Noted(event))
 
     async def _note(self, event: Event) -> None:
-        """Log an event of a call that goes on after it."""
+        """Log an event of a call that continues after it."""
         if _size(event) > LONGEST_SAVED:
             raise InvalidPlan("the agent has sent more than can be kept")
         logged = asyncio.get_running_loop().create_future()
@@ -280,7 +280,7 @@ class Execution:
         await logged
 
     async def _end_calls(self) -> None:
-        """Stop following the agents. Their tasks go on."""
+        """Stop following the agents. Their tasks continue."""
         calls = list(self._calls.values())
         self._calls.clear()
         for call in calls:
@@ -380,7 +380,7 @@ class Execution:
                     self.plan = apply(self.plan, Failed(step.name, "the client did not approve it"))
 
     def _in_time(self, steps: Sequence[PlanStep]) -> list[PlanStep]:
-        """The steps that may go on. The others, which have taken longer than they may, fail."""
+        """The steps that may continue. The others have exceeded their time, and fail."""
         for step in steps:
             if self._at >= step.until:
                 self.plan = apply(self.plan, _overdue(step), self._at)

@@ -1,7 +1,7 @@
 """Turns of a context that run one at a time, in the order of their messages.
 
-A turn looks at the others of its context after it was claimed. It lets go of its claim if an
-earlier one has not ended; if a later one runs, which had begun before this message came, it waits.
+A turn looks at the others of its context after it was claimed. It releases its claim if an
+earlier one has not ended; it waits if a later one runs that began before this message came.
 If two turns see each other, the later one releases its claim, so they never run at the same time.
 """
 

@@ -172,8 +172,8 @@ class _Turn:
         return low
 
     async def _is_later(self, number: int, high: int, turn: int) -> bool:
-        """Whether the next entry of a turn, from this number on, is one of a later turn than
-        this."""
+        """Whether the next entry that has a turn, from this number on, belongs to a later turn
+        than this one."""
         after, size = number - 1, 1
         while after < high and (entries := await self._entries(after, size)):
             for entry in entries:

@@ -90,7 +90,7 @@ async def log_remaining(store: Store, head: Head) -> None:
 
 
 def not_canceled(task: str, remotes: Iterable[RemoteTask], why: object) -> None:
-    """Log tasks of other agents that may go on."""
+    """Log tasks of other agents that may still be running."""
     for remote in remotes:
         logger.warning(
             "a task was canceled, but not task %s at %s, which it began: %s",

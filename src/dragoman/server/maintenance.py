@@ -78,7 +78,7 @@ class Maintenance:
         return min(2.0 ** (head.attempt - 2), LONGEST_DELAY) if self._durable(head) else 0.0
 
     async def wake_tasks(self) -> None:
-        """Have the handlers go on whose time has come; very many of them in several looks."""
+        """Wake the handlers whose time has come; if there are very many, in several reads."""
         until = time.monotonic() + self.settings.poll / 2  # the rest of maintenance waits
         while woken := await self.store.wake(self.agents, WAKE):
             for agent in woken:

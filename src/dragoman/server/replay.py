@@ -20,7 +20,7 @@ SAVED = "saved"
 GATE_SAVED = "gate_saved"
 """The same, of the gate of a skill."""
 POSTPONED = "postponed"
-"""The kind of the private entry that says why this turn could not go on: its code has changed."""
+"""The kind of the private entry that says why this turn could not continue: changed code."""
 
 
 class Resumed(Struct, frozen=True):

@@ -62,7 +62,7 @@ from dragoman.stores.store import (
 from dragoman.telemetry.logs import CORRELATION, TASK, audit, logger
 
 WHY = 2000
-"""The most characters of why a turn cannot go on."""
+"""The maximum length of the reason why a turn cannot continue."""
 ENDINGS = ("", *(state.name.lower() for state in TaskState))
 WAITS = {durable.TIME: TIME, durable.MESSAGE: MESSAGE, durable.NOTIFICATION: NOTIFICATION}
 
@@ -110,7 +110,7 @@ class Run(RunWrites, RunReads):
     error = ""
     """The kind of error that ended the handler."""
     _postponed = ""
-    """Why the turn could not go on the last time."""
+    """Why the turn could not continue the last time."""
     held_until = math.inf
     """When the claim may expire, by the clock of this process."""
 
@@ -323,8 +323,8 @@ class Run(RunWrites, RunReads):
             self._work()
 
     def _leave(self) -> None:
-        """Have the claim released to whom the task was handed over, if the handler has done so and
-        the task goes on."""
+        """If the handler has handed the task over and the task has not ended, have the claim
+        released to the holder of the handover."""
         if self.handed_over and not (self.ended or self.paused or self.reason or self.lost):
             self._pause_for(WRITER, 0.0, self.handed_over)
             self._work()

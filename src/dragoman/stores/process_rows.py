@@ -21,7 +21,7 @@ EVERY = 10.0
 LIVES = 3600.0
 """How many seconds a row is kept."""
 GONE = 30.0
-"""After so many seconds without a row, a process counts as gone."""
+"""A process counts as gone after this many seconds without a row."""
 
 
 class ProcessRow(Struct, frozen=True, kw_only=True, omit_defaults=True):

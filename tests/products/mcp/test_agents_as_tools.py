@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import mcp.types as types
 import pytest
 from mcp import MCPError
@@ -261,6 +262,26 @@ async def test_to_cancel_the_call_cancels_the_task(url: str, version: str) -> No
             calling.cancel()
             await asyncio.gather(calling, return_exceptions=True)
             await desk.released.wait()
+
+
+async def test_a_client_that_only_goes_away_cancels_nothing(url: str) -> None:
+    desk.began, desk.released = asyncio.Event(), asyncio.Event()
+    headers = {"accept": "application/json, text/event-stream"}
+    params: dict[str, Any] = {"protocolVersion": OLD, "capabilities": {}}
+    params["clientInfo"] = {"name": "test", "version": "1"}
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    call = {"name": "wait", "arguments": HELLO}
+    body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+    async with httpx.AsyncClient(trust_env=False) as http, asyncio.timeout(15):
+        opened = await http.post(url, json=hello, headers=headers)
+        headers["mcp-session-id"] = opened.headers["mcp-session-id"]
+        posting = asyncio.create_task(http.post(url, json=body, headers=headers, timeout=None))
+        await desk.began.wait()
+        posting.cancel()
+        await asyncio.gather(posting, return_exceptions=True)
+        assert (await http.delete(url, headers=headers)).status_code == 200
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(desk.released.wait(), 0.5)
 
 
 async def test_a_repetition_runs_nothing_twice(url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -36,7 +37,7 @@ class Travel:
 
     def __init__(self) -> None:
         self.canceled = asyncio.Event()
-        self.runs = 0
+        self.runs = self.begun = 0
         self.go_on = asyncio.Event()
         self.agent = Agent("Travel", description="Books.")
         self.agent.skill(durable=True)(self.book)
@@ -70,6 +71,7 @@ class Travel:
 
     async def long(self, turn: Turn) -> AsyncIterator[Any]:
         """Takes longer than an MCP client waits."""
+        self.begun += 1
         yield turn.working("far away")
         await self.go_on.wait()
         yield turn.artifact("at last")
@@ -85,6 +87,12 @@ class Travel:
 def turn_data(message: Any) -> Any:
     """The data of an answer, or its words."""
     return next((part.data for part in message.parts if part.text is None), message.text)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that goes on is looked at again soon."""
+    monkeypatch.setattr("dragoman.mcp.client.tool_call.FIRST_PAUSE", 0.1)
 
 
 @pytest.fixture(params=[OLD, NEW])
@@ -254,3 +262,28 @@ async def test_progress_and_cancel_of_a_task_of_the_server(tasks: tuple[Travel, 
     await client.task(began.task.id).cancel()
     async with asyncio.timeout(10):
         await inner.canceled.wait()
+
+
+@pytest.mark.parametrize("extension", [False, True])
+async def test_a_task_of_the_server_is_followed_after_a_restart(
+    extension: bool, tmp_path: Path
+) -> None:
+    inner = Travel()
+    app = App(inner.agent, mounts=mounts(inner.agent, patience=PATIENCE), store="memory:")
+    store = f"sqlite:///{tmp_path / 'tasks.db'}"
+    async with serving(only_tasks(app) if extension else app) as url:
+
+        def travel() -> Any:
+            made = agent(f"{url}/mcp", name="travel")
+            return calling(made, store=store, drain_timeout=0.1, cancel_grace=0.1)
+
+        async with travel() as client:
+            began = await client.send({"message": "x"}, skill="long", wait=False)
+            assert await logged(client, began.task.id, "far away")
+            await asyncio.sleep(3 * PATIENCE)
+        async with travel() as client:
+            inner.go_on.set()
+            told = await client.task(began.task.id).wait()
+            assert told.status.state is TaskState.COMPLETED, told.status.text
+            assert told.artifacts[0].parts[0].text == "at last"
+    assert inner.begun == 1

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from mcp import StdioServerParameters
 
 from dragoman import App
-from dragoman.cli import main
+from dragoman.cli import UsageError, main, mcp_commands
 from dragoman.mcp import mounts
 from dragoman.security import ApiKey
 from tests.harness.command import environment, refused, run, server_process
@@ -75,6 +76,24 @@ async def test_on_standard_input_and_output(agent: str, tmp_path: Path, version:
         call = {"task_id": task_of(await found.call_tool("wait", HELLO))}
         assert text(await found.call_tool("cancel_task", call)) == "The task was canceled."
         assert "Which date?" in text(await found.call_tool("chat", HELLO))
+
+
+async def test_each_agent_gets_its_own_token(tmp_path: Path) -> None:
+    one = App(desk.desk, auth=ApiKey(header="Authorization", keys={"bridge": "Bearer first"}))
+    two = App(desk.hotel, auth=ApiKey(header="Authorization", keys={"bridge": "Bearer second"}))
+    async with served(one) as first, served(two) as second:
+        env = {
+            f"DRAGOMAN_MCP_BEARER_127_0_0_1_{url.rpartition(':')[2]}": token
+            for url, token in ((first.url, "first"), (second.url, "second"))
+        }
+        words = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "dragoman", "mcp", first.url, second.url],
+            env=environment(XDG_STATE_HOME=str(tmp_path), **env),
+        )
+        async with client(words) as found:
+            assert text(await found.call_tool("Desk_echo", HELLO)) == "Hello"
+            assert text(await found.call_tool("Hotel_book_room", HELLO)) == "room: Hello"
 
 
 async def test_over_http(agent: str, tmp_path: Path) -> None:
@@ -149,6 +168,20 @@ def test_a_patience_of_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "booking.py").write_text(AGENT)
     said = refused(run(tmp_path, "serve", "booking:agent", "--mcp", "--patience", "0s"))
     assert "--patience: must be greater than 0" in said
+
+
+def test_processes_that_start_at_once_have_one_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with ThreadPoolExecutor(8) as several:
+        found = {*several.map(lambda _: mcp_commands._secret(), range(8))}
+    (key,) = tmp_path.rglob("mcp.*")
+    assert found == {key.read_bytes()}
+    assert key.stat().st_mode & 0o077 == 0
+    key.write_bytes(b"short")
+    with pytest.raises(UsageError, match="is no key"):
+        mcp_commands._secret()
 
 
 def test_an_app_has_its_own_mounts(tmp_path: Path) -> None:

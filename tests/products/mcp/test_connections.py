@@ -161,3 +161,13 @@ async def test_a_tool_that_may_be_repeated_is_called_again_when_its_server_ends(
         failed = await client.send({}, skill="die")
         assert "it is not known whether the tool has done its work" in failed.text
     assert (tmp_path / "notes").read_text().splitlines() == ["died", "dying"]
+
+
+async def test_a_cancel_ends_the_call_that_waits_for_an_answer() -> None:
+    async with (
+        over_http(OLD) as url,
+        calling(agent(url, connections=1, connect_timeout=2)) as client,
+    ):
+        asked = await client.send({"day": "A"}, skill="book")
+        await client.task(asked.task.id).cancel()
+        assert await client.call_skill("add", a=1, b=2) == {"total": 3}

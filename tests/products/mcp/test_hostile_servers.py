@@ -81,7 +81,7 @@ async def test_a_flood_of_progress_is_limited_and_ends() -> None:
     """The tool floods for as long as it is let; other tools are called meanwhile."""
     async with over_http() as url:
         both = agent(hostile("flood"), url)
-        async with App(both, store="memory:", turn_timeout=3) as app, connected(app) as client:
+        async with App(both, store="memory:", turn_timeout=1.5) as app, connected(app) as client:
             (well,) = [id for id in client.skills if id.endswith(".add") and "127" in id]
             flooding = asyncio.create_task(call(client, "hostile.add"))
             while not flooding.done():
@@ -130,6 +130,7 @@ async def test_a_server_that_stops_is_replaced(tmp_path: Path) -> None:
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patched:
         patched.setattr("dragoman.mcp.client.call_step.CHECK", 0.2)
+        patched.setattr("dragoman.mcp.client.server_process.PATIENCE", 0.2)
         async with calling(agent(hostile("stop", STARTS=str(starts)), timeout=0.3)) as client:
             for _ in range(2):
                 failed = await call(client)

@@ -9,6 +9,7 @@ import pytest
 
 from dragoman import AgentError, TaskState
 from dragoman.mcp import HTTPServer, StdioServer, agent, approve, parse_server
+from dragoman.mcp.client.mcp_servers import INHERITED
 from tests.harness.server import serving
 from tests.products.mcp.desk import calling, command, over_http
 
@@ -60,9 +61,7 @@ async def test_a_process_inherits_nothing_secret(monkeypatch: pytest.MonkeyPatch
     names = set(found["result"])
     assert "API_KEY" not in names
     assert {"GIVEN", "PATH"} <= names
-    assert names <= {"GIVEN", "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE"} | {
-        *("TMPDIR", "TZ", "PWD", "SHLVL", "_")
-    }
+    assert names <= {*INHERITED, "GIVEN", "LC_CTYPE", "PWD", "SHLVL", "_"}
 
 
 async def test_requests_stay_at_their_origin_and_carry_only_our_credentials() -> None:

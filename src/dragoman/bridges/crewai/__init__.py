@@ -1,8 +1,8 @@
 """Serves an agent, a crew or a flow of CrewAI; for flows, see `flows`. Each call of a model or a
 tool of an agent or a crew is a step of the task: a turn that is run again makes none of them twice.
 
-CrewAI cannot stop in the middle of a run and go on later: after a question it is run again, and the
-calls that it has made before get the results that they had.
+CrewAI cannot pause a run and continue it later: after a question the bridge runs it again, and the
+calls of the first run return their logged results.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def ask(question: str) -> str:
 
 
 class State(Struct):
-    """What goes on: from one run to the next of the same turn, and to the next task."""
+    """What a run passes on: to the next run of the same turn, and to the next task."""
 
     number: int = 0
     """The number of the run in its turn."""

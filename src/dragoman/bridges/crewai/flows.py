@@ -1,8 +1,8 @@
 """Serves a flow of CrewAI. A run of the flow up to its end or its question is one step of the task.
 
-What `@human_feedback` asks, the client is asked; with the answer, the flow goes on after the method
-that has asked. CrewAI cannot go on in the middle of a method: if that asks, by `Flow.ask`, what the
-flow has done since the feedback before is run again with the answer.
+The bridge passes the question of `@human_feedback` to the client; with the answer, the flow
+continues after the method that asked. CrewAI cannot continue in the middle of a method: if a method
+asks with `Flow.ask`, the flow repeats everything since the last feedback, now with the answer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FEEDBACK = "feedback"
 
 
 class ConversationState(Struct):
-    """What a flow needs to go on."""
+    """What a flow needs to continue."""
 
     state: dict[str, Any] | None = None
     """The state that its next run begins with; None if a store of the user's has it."""
@@ -139,7 +139,7 @@ class CrewAIFlow:
         return Outcome(state=self._ended(run, flow), result=result, usage=usage)
 
     def _loaded(self, data: bytes) -> ConversationState:
-        """Where the run before has ended; raises an error if the flow cannot go on there."""
+        """Where the last run ended; raises an error if the flow cannot continue there."""
         kept = msgspec.json.decode(data, type=ConversationState)
         if kept.state is not None and isinstance(self._state, BaseModel):
             type(self._state).model_validate(kept.state)

@@ -148,7 +148,7 @@ class Calls:
         return await task
 
     def _end(self, function: Callable[[], Any]) -> None:
-        """Call a function that runs the agent, and tell how it has ended."""
+        """Call a function that runs the agent, and report how it ended."""
         with suppress(Stopped):
             try:
                 CALLS.set(self)
@@ -163,7 +163,7 @@ class Calls:
     async def run(
         self, function: Callable[[], Any], report: Callable[[Any], Awaitable[None]]
     ) -> Ended:
-        """Call a function that runs the agent, in a thread. What it tells is reported."""
+        """Call a function that runs the agent, in a thread, and pass on its reports."""
         # a thread of its own: it waits for its steps, which may need the threads of a pool
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(self._end, function), daemon=True).start()

@@ -1,5 +1,5 @@
-"""Serves a graph of LangGraph. Each superstep is a step of the task: a turn that is run again goes
-on with the superstep that had not ended."""
+"""Serves a graph of LangGraph. Each superstep is a step of the task: a turn that is run again
+continues with the superstep that had not ended."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class LangGraph:
         inner = (each for _, each in graph.get_subgraphs(recurse=True))
         self._stops = not any(each.checkpointer is True for each in inner)
         """It stops after each superstep. A subgraph with a memory of its own takes no new message
-        in a run that goes on after a stop: there, all up to a question is one step."""
+        in a run that continues after a stop: such a graph runs up to its question in one step."""
 
         usual = int(os.environ.get(LIMIT_VARIABLE, USUAL_LIMIT))
         self._limit: int = (graph.config or {}).get("recursion_limit") or usual

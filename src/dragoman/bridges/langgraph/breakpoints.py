@@ -40,7 +40,7 @@ def breakpoints(
 
 
 def declined(answers: Sequence[Answer]) -> bool:
-    """Whether the client has declined to go on after a breakpoint."""
+    """Whether the client has declined to continue after a breakpoint."""
     return any(each.id.startswith(BREAKPOINT) and not each.approved for each in answers)
 
 

@@ -1,7 +1,7 @@
 """Serves a workflow of LlamaIndex, also `FunctionAgent` and `AgentWorkflow`, which are workflows.
 
 What the workflow's steps have done so far is in the task's log before the next of them begins: a
-turn that is run again goes on with the steps that had not ended.
+turn that is run again continues with the steps that had not ended.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class LlamaIndex:
         return place
 
     def _context(self, place: Place) -> tuple[Context | None, list[Any]]:
-        """The context to go on with, and the messages of the agent's memory."""
+        """The context to continue with, and the messages of the agent's memory."""
         if not place.state:
             return None, []
         saved = json.loads(without_gone(place.state, note_of))
@@ -179,7 +179,7 @@ class LlamaIndex:
         return await self._end(run, now)
 
     async def _begin(self, run: Run, place: Place) -> RunningWorkflow:
-        """Start the workflow, or go on with it."""
+        """Start the workflow, or continue it."""
         ctx, messages = self._context(place)
         goes_on = ctx is not None and ctx.is_running
         saved = json.loads(place.state)["context"] if goes_on else {}
@@ -226,8 +226,8 @@ class LlamaIndex:
         return getattr(agent, "llm", None)
 
     async def _state(self, now: RunningWorkflow, ended: bool = False) -> bytes:
-        """What the workflow needs to go on; if it has ended, what its next run begins with. Empty
-        if it cannot be written down, or is too large."""
+        """What the workflow needs to continue; if it has ended, what its next run begins with.
+        Empty if it cannot be serialized, or is too large."""
         try:
             with warnings.catch_warnings():
                 # the framework never writes down a memory: its messages are written down here

@@ -143,7 +143,7 @@ def _decoded(data: bytes) -> ConversationState:
 async def _check(
     run: Run, storage: FileCheckpointStorage, workflow: Workflow, checkpoint: str
 ) -> None:
-    """Fails the task with a clear message if the workflow cannot go on from a checkpoint."""
+    """Fails the task with a clear message if the workflow cannot continue from a checkpoint."""
     try:
         found = await storage.load(checkpoint)
         if found.graph_signature_hash != workflow.graph_signature_hash:

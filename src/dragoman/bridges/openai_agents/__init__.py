@@ -74,10 +74,10 @@ def serve(
 
 
 class ConversationState(Struct, frozen=True):
-    """What an agent needs to go on."""
+    """What an agent needs to continue."""
 
     agent: str
-    """The name of the agent that goes on, or that began the run which waits."""
+    """The name of the agent that continues, or that began the waiting run."""
     history: list[Any] = []
     """The items of the conversation; empty if a session of the user's has them."""
     pending: dict[str, Any] | None = None

@@ -1,8 +1,8 @@
 """Remote agents as tools of the OpenAI Agents SDK.
 
-Each tool is an agent of the SDK whose model calls the remote agent. If that one asks, the model
-calls the tool `remote_question`, which needs an approval: so the SDK pauses the run, and its state
-has the question and what is needed to go on."""
+Each tool is an agent of the SDK whose model calls the remote agent. If the remote agent asks,
+the model calls the tool `remote_question`, which needs an approval: so the SDK pauses the run, and
+its state has the question and what is needed to continue."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ async def tools(*agents: Remote, **options: Unpack[Options]) -> list[FunctionToo
 
 
 def answer(state: RunState[Any], item: ToolApprovalItem, said: str | Sequence[Part]) -> None:
-    """Answer the question of a remote agent, before the run goes on with this state. The state may
-    be saved after that, too.
+    """Answer the question of a remote agent, before the run continues with this state. You may save
+    the state before or after that.
 
     `state.approve(item)` says yes to a remote agent that asks for an approval, and
     `state.reject(item)` ends the call with an error."""

@@ -26,7 +26,7 @@ def toolset(
     """The skills of remote agents as tools: `Agent(model, toolsets=[toolset(url)])`.
 
     If an agent asks, the call is deferred as one that needs approval; the question is in its
-    metadata. `answered` makes the results with which the run goes on."""
+    metadata. `answered` makes the results with which the run continues."""
     return RemoteToolset(agents, id, options)
 
 

@@ -10,7 +10,7 @@ from dragoman import Message, Role, Task, TaskState, TaskStatus, Turn
 
 
 class ExecutorState(Struct, frozen=True, omit_defaults=True):
-    """What the log of a task does not tell an executor."""
+    """What an executor needs and the log of a task does not contain."""
 
     after: str = ""
     """The message whose turn has asked."""

@@ -42,7 +42,7 @@ class Values(Protocol):
         """What an executor enqueued, as a value of ours."""
 
     def refusal(self, error: Exception) -> str | None:
-        """What the SDK tells a client about an error of an executor; None if it is for nobody."""
+        """The text that the SDK sends to a client for an error of an executor; None if none."""
 
 
 class Protobuf:

@@ -366,8 +366,8 @@ def _responses(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 
 async def _continued(run: Run, agent: StrandsAgent, number: int, prompt: Any) -> Any:
-    """The prompt for an agent whose session may be further than the log, after a crash: None if it
-    goes on with its messages, nothing if it had ended."""
+    """The prompt for an agent whose session may be ahead of the log after a crash: None if it
+    continues with its messages, an empty list if it had ended."""
     last = json.dumps(encode_bytes_values(agent.messages[-1:]), default=str)
     place = f"{len(agent.messages)}:{hashlib.sha256(last.encode()).hexdigest()}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from dragoman.mcp.client.connection_pool import ConnectionPool
 from dragoman.mcp.client.held_calls import HeldCalls
 from dragoman.mcp.client.mcp_servers import MCPServer, parse_server
 from dragoman.mcp.client.sampling import sample
-from dragoman.mcp.client.tool_call import ToolCall
+from dragoman.mcp.client.tool_call import ToolCall, cancel
 from dragoman.mcp.client.tool_definitions import ToolDefinition, definitions, skill_ids
 from dragoman.mcp.client.tool_questions import NotUnderstood, Question, check, data_of, reply
 from dragoman.orchestrator import Model
@@ -140,7 +140,7 @@ class MCPAgent(Agent):
         """The tools by the ids of their skills."""
         self._changes: set[asyncio.Task[None]] = set()
         self._offer()
-        self.handler(durable=True)(self._unnamed)
+        self.handler(durable=True)(_Handler("unnamed", self._unnamed, self._cancel))
 
     @asynccontextmanager
     async def opened(self, app: App) -> AsyncIterator[Any]:
@@ -219,7 +219,6 @@ class MCPAgent(Agent):
         async def run(turn: Turn, arguments: dict[str, Any]) -> None:
             await self._call(turn, tool, arguments)
 
-        run.__name__ = re.sub(r"\W", "_", id)
         run.__annotations__ = {
             "turn": Turn,
             "arguments": Annotated[dict[str, Any], JsonSchema(tool.input)],
@@ -234,19 +233,24 @@ class MCPAgent(Agent):
             tags=("mcp", *(hint.replace("_", "-") for hint in hints if getattr(tool, hint))),
             durable=True,
             ask=True,
-        )(run)
+        )(_Handler(re.sub(r"\W", "_", id), run, self._cancel))
 
     # -- calls
 
     async def _call(self, turn: Turn, tool: ToolDefinition, arguments: Mapping[str, Any]) -> None:
         await ToolCall(turn, tool, arguments, self._pools[tool.server], self._settings).run()
 
+    async def _cancel(self, turn: Turn) -> None:
+        self._settings.held.drop(turn.idempotency_key)
+        await cancel(turn, self._pools)
+
     async def _unnamed(self, turn: Turn) -> None:
         """A message that names no skill."""
         chosen = _Chosen("")
         said: Message = turn.message
         for _ in range(TRIES):
-            chosen = _chosen(said, self._tools)
+            # a step, because the tools may have changed when the answer comes
+            chosen = await turn.step("choose", _chosen, said, dict(self._tools), returns=_Chosen)
             if chosen.skill:
                 break
             said = await turn.ask_for(_which(self._tools))
@@ -255,13 +259,12 @@ class MCPAgent(Agent):
             raise UserError("It is not clear which skill is meant")
         arguments = chosen.arguments
         for _ in range(TRIES):
-            try:
-                check(tool.input, arguments)
+            why = await turn.step("check", _problem, tool.input, arguments, returns=str)
+            if not why:
                 break
-            except NotUnderstood as error:
-                asked = Question(text=f"{tool.name} needs other data: {error}", schema=tool.input)
-                said = await turn.ask_for(list(asked.parts()))
-                arguments = {**arguments, **_fields(asked, said)}
+            asked = Question(text=f"{tool.name} needs other data: {why}", schema=tool.input)
+            said = await turn.ask_for(list(asked.parts()))
+            arguments = {**arguments, **_fields(asked, said)}
         await self._call(turn, tool, arguments)
 
     # -- the end
@@ -277,6 +280,19 @@ class MCPAgent(Agent):
             task.cancel()
         await self._settings.held.close()
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+
+
+class _Handler:
+    """Runs calls, and is told when a client cancels one."""
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[..., Awaitable[None]],
+        cancel: Callable[[Turn], Awaitable[None]],
+    ) -> None:
+        self.__name__ = name
+        self.run, self.cancel = run, cancel
 
 
 class _Chosen(Struct, frozen=True):
@@ -306,6 +322,15 @@ def _chosen(said: Message, tools: Mapping[str, ToolDefinition]) -> _Chosen:
     if text and tool.text_parameter:
         return _Chosen(id, {tool.text_parameter: text})
     return _Chosen(id)
+
+
+def _problem(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+    """What is wrong with the arguments of a tool; empty if nothing is."""
+    try:
+        check(schema, arguments)
+    except NotUnderstood as error:
+        return str(error)
+    return ""
 
 
 def _which(tools: Mapping[str, ToolDefinition]) -> list[Part]:

@@ -15,7 +15,10 @@ from msgspec import Struct
 from dragoman.security.address_policy import EgressRefused, Rule, parse
 from dragoman.security.client_network import loopback
 
-INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ")
+INHERITED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),  # which authorities are trusted
+)
 """The variables that a server gets from the environment of this process. All others must be
 given."""
 RUNNERS = ("uvx", "npx", "bunx", "pipx", "uv", "python", "python3", "node", "run", "tool")

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcp import MCPError
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 from pydantic import ValidationError
 
@@ -35,6 +36,15 @@ CANCEL_TASK = "cancel_task"
 """The tool of a server of dragoman that cancels a task."""
 
 
+class BegunTask(Struct, frozen=True):
+    """The task at a server that a call has become. It is saved with ours, so that it can be
+    canceled."""
+
+    server: str
+    id: str
+    extension: bool
+
+
 class ToolCall:
     """One call, in one turn."""
 
@@ -53,9 +63,8 @@ class ToolCall:
 
     async def run(self) -> None:
         """Call the tool, and ask the client what it asks."""
-        outcome = Outcome()
         try:
-            outcome = await self._stretch(outcome)
+            outcome = await self._stretch(Outcome())
             looks = 0
             while outcome.questions or outcome.task:
                 if not outcome.questions:
@@ -68,8 +77,6 @@ class ToolCall:
                 outcome = await self._stretch(outcome, replies)
         except (asyncio.CancelledError, UserError):
             self._settings.held.drop(self._key)
-            if outcome.task:
-                await self._cancel_task(outcome)
             raise
         if outcome.failed:
             await self._turn.emit(self._turn.fail(outcome.failed))
@@ -86,28 +93,12 @@ class ToolCall:
                 parts = replace(asked, text=text).parts()
         raise UserError("The question of the tool was not answered")
 
-    async def _cancel_task(self, outcome: Outcome) -> None:
-        """Have the server cancel the task that the call has become."""
-        try:
-            async with asyncio.timeout(CHECK):
-                connection = await self._pool.take(self._owner, tasks=outcome.extension)
-                try:
-                    await _cancel(connection, outcome)
-                finally:
-                    await self._pool.give_back(connection)
-        except (MCPError, ValidationError, ServerUnavailable, TimeoutError) as error:
-            logger.warning("%s: cannot cancel %s: %s", self._pool.server.name, outcome.task, error)
-
-    @property
-    def _owner(self) -> str:
-        return self._turn.caller.owner
-
     async def _stretch(
         self, before: Outcome, replies: Mapping[str, Reply] | None = None
     ) -> Outcome:
         async def call() -> Outcome:
             try:
-                return await CallStep(
+                found = await CallStep(
                     *(self._turn, self._tool, self._arguments, self._pool, self._settings),
                     key=self._key,
                     answered=self._answered,
@@ -116,6 +107,10 @@ class ToolCall:
                 ).run()
             except UserError as error:
                 return Outcome(failed=error.text)
+            if found.task and not before.task:
+                begun = BegunTask(self._pool.server.name, found.task, found.extension)
+                await self._turn.save(to_builtins(begun))
+            return found
 
         try:
             outcome: Outcome = await self._turn.step(
@@ -134,11 +129,29 @@ def pause(looks: int) -> float:
     return min(FIRST_PAUSE * 2.0 ** min(looks - 1, 20), LONGEST_PAUSE) if looks else 0.0
 
 
-async def _cancel(connection: Connection, outcome: Outcome) -> None:
-    if outcome.extension:
-        await connection.cancel_task(outcome.task)
+async def cancel(turn: Turn, pools: Mapping[str, ConnectionPool]) -> None:
+    """The client has canceled the task: have the server cancel the one that the call has become, if
+    there is one."""
+    if turn.saved is None:
+        return
+    begun = convert(turn.saved, BegunTask)
+    pool = pools[begun.server]
+    try:
+        async with asyncio.timeout(CHECK):
+            connection = await pool.take(turn.caller.owner, tasks=begun.extension)
+            try:
+                await _cancel(connection, begun)
+            finally:
+                await pool.give_back(connection)
+    except (MCPError, ValidationError, ServerUnavailable, TimeoutError) as error:
+        logger.warning("%s: cannot cancel %s: %s", begun.server, begun.id, error)
+
+
+async def _cancel(connection: Connection, begun: BegunTask) -> None:
+    if begun.extension:
+        await connection.cancel_task(begun.id)
     else:
-        await connection.call(CANCEL_TASK, {"task_id": outcome.task}, progress=_ignore)
+        await connection.call(CANCEL_TASK, {"task_id": begun.id}, progress=_ignore)
 
 
 async def _ignore(progress: float, total: float | None, message: str | None) -> None:

@@ -344,7 +344,7 @@ class PostgresAdmin:
     # -- writing
 
     def prepare(self) -> None:
-        """See `StoreAdmin.prepare`. Servers go on writing meanwhile."""
+        """See `StoreAdmin.prepare`. Servers continue to write meanwhile."""
         self._do(listing.prepare(self._db))
 
     def unprepare(self) -> None:

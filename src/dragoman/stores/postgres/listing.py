@@ -99,7 +99,7 @@ async def prepared(db: Any) -> bool:
 
 
 async def prepare(db: Any) -> None:
-    """Create the indexes, one process at a time. Servers go on writing meanwhile."""
+    """Create the indexes, one process at a time. Servers continue to write meanwhile."""
     # A statement that waits for a lock would keep the index from being finished.
     while not await db.fetchval("SELECT pg_try_advisory_lock($1)", LOCK + 1):  # noqa: ASYNC110
         await asyncio.sleep(PAUSE)
