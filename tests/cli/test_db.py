@@ -19,6 +19,7 @@ from dragoman.admin import Choice
 from dragoman.cli import main, terminal_format
 from dragoman.model import clock
 from dragoman.model.types import TaskState
+from dragoman.security import encryption
 from dragoman.stores.admin import Missing, beginning
 from dragoman.stores.sqlite import SqliteStore, admin, schema
 from dragoman.stores.sqlite.admin import SqliteAdmin
@@ -37,6 +38,7 @@ from tests.cli.filled_stores import (
     write,
 )
 from tests.harness.lives import Lives
+from tests.harness.workers import WorkerHarness
 
 # ---- which store ---------------------------------------------------------------------------
 
@@ -319,6 +321,39 @@ def test_show_says_why_a_turn_is_postponed(here: Path, db: Any) -> None:
     assert f"because  {why}\n" in db("show", task).out
     assert db("show", task, "--json").json()["postponed"] == why
     assert f"postponed       {why}\n" in db("show", task, "--events").out
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_show_says_how_a_turn_failed(
+    here: Path, db: Any, encrypted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = encryption.key()
+
+    async def handler(turn: Turn) -> None:
+        raise ValueError("no seats left")
+
+    async def failed() -> str:
+        keys = encryption.Encryption([secret] if encrypted else ())
+        store = SqliteStore(here / "dragoman.db", encryption=keys)
+        await store.open()
+        harness = WorkerHarness(handler, store=store)
+        task = (await harness.send()).head.id
+        await harness.run()
+        await store.close()
+        return task
+
+    task = asyncio.run(failed())
+    done = db("show", task, "--events").out
+    if encrypted:
+        assert "encrypted; set encryption_keys" in done and "no seats" not in done
+        assert db("show", task, "--json").json()["failed_turns"][0]["sealed"] is True
+        monkeypatch.setenv("DRAGOMAN_ENCRYPTION_KEYS", secret)
+        done = db("show", task, "--events").out
+    assert "the handler raised ValueError (attempt 1 of the turn 1 on worker:" in done
+    assert "ValueError: no seats left" in done and "failed_turn     attempt 1: the handler" in done
+    (found,) = db("show", task, "--json").json()["failed_turns"]
+    assert (found["reason"], found["attempt"], found["sealed"]) == ("error", 1, False)
+    assert "in handler" in found["traceback"]
 
 
 @BOTH
