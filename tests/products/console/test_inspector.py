@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ import pytest
 from dragoman import App
 from dragoman.admin import open_store
 from dragoman.cli.console_command import ConsoleServer
-from dragoman.client import Client, HTTPTransport
+from dragoman.client import Client, HTTPTransport, read_card
 from dragoman.console import Console, RemoteAgent, StoredTasks
 from tests.harness.server import serving
 from tests.products.console.parts import ACT, TOKENS, booking, consoled, stored
@@ -31,12 +32,17 @@ async def inspecting(console: Console, tokens: list[str]) -> AsyncIterator[httpx
         yield http
 
 
-def inspector(url: str, tokens: list[str], **options: Any) -> Console:
+def inspector(url: str, tokens: list[str], *, version: str = "") -> Console:
+    """The inspector of an agent; with a version, it speaks only this one."""
+
     def connect(transport: Any, *, auth: Any, headers: Any, extensions: Any) -> Client:
-        more = {"auth": auth, "headers": headers, "extensions": extensions}
-        return Client.connect(
-            url, transport=transport, attempts=1, insecure=True, **more, **options
-        )
+        more = {"auth": auth, "headers": headers, "extensions": extensions, "insecure": True}
+        target: Any = url
+        if version:
+            found = read_card(httpx.get(f"{url}/.well-known/agent-card.json").content)
+            form = found.supported_interfaces[0].replace(protocol_version=version)
+            target = found.replace(supported_interfaces=(form,))
+        return Client.connect(target, transport=transport, attempts=1, **more)
 
     return Console(tell=tokens.append, source=RemoteAgent(url, HTTPTransport, connect))
 
@@ -56,11 +62,15 @@ def said(text: str) -> dict[str, Any]:
     return {"message": {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}}
 
 
-@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@pytest.mark.parametrize("version", ["1.0", "0.3", "0.1"])
 async def test_the_inspector_calls_agents_of_each_version(version: str) -> None:
     tokens: list[str] = []
-    agent = App(booking(), versions=[version])
-    async with serving(agent) as url, inspecting(inspector(url, tokens), tokens) as http:
+    async with (
+        serving(App(booking())) as url,
+        inspecting(
+            await asyncio.to_thread(inspector, url, tokens, version=version), tokens
+        ) as http,
+    ):
         (shown,) = (await http.get("/console/api/agents")).json()["agents"]
         assert shown["name"] == "Booking"
         events = await called(http, "SendStreamingMessage", said("Rome"))
