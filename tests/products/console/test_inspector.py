@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from dragoman import App
 from dragoman.admin import open_store
 from dragoman.cli.console_command import ConsoleServer
-from dragoman.client import Client, HTTPTransport
+from dragoman.client import Client, HTTPTransport, read_card
 from dragoman.console import Console, RemoteAgent, StoredTasks
 from tests.harness.server import serving
 from tests.products.console.parts import ACT, TOKENS, booking, consoled, stored
@@ -31,12 +31,12 @@ async def inspecting(console: Console, tokens: list[str]) -> AsyncIterator[httpx
         yield http
 
 
-def inspector(url: str, tokens: list[str], **options: Any) -> Console:
+def inspector(url: str, tokens: list[str], target: Any = "") -> Console:
+    """The inspector of an agent at a URL, whose card may be another one."""
+
     def connect(transport: Any, *, auth: Any, headers: Any, extensions: Any) -> Client:
-        more = {"auth": auth, "headers": headers, "extensions": extensions}
-        return Client.connect(
-            url, transport=transport, attempts=1, insecure=True, **more, **options
-        )
+        more = {"auth": auth, "headers": headers, "extensions": extensions, "insecure": True}
+        return Client.connect(target or url, transport=transport, attempts=1, **more)
 
     return Console(tell=tokens.append, source=RemoteAgent(url, HTTPTransport, connect))
 
@@ -56,17 +56,25 @@ def said(text: str) -> dict[str, Any]:
     return {"message": {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}}
 
 
-@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@pytest.mark.parametrize("version", ["1.0", "0.3", "0.1"])
 async def test_the_inspector_calls_agents_of_each_version(version: str) -> None:
     tokens: list[str] = []
-    agent = App(booking(), versions=[version])
-    async with serving(agent) as url, inspecting(inspector(url, tokens), tokens) as http:
+    async with serving(App(booking())) as url, AsyncExitStack() as stack:
+        async with httpx.AsyncClient() as plain:
+            document = (await plain.get(f"{url}/.well-known/agent-card.json")).content
+        form = read_card(document).supported_interfaces[0].replace(protocol_version=version)
+        card = read_card(document).replace(supported_interfaces=(form,))
+        http = await stack.enter_async_context(inspecting(inspector(url, tokens, card), tokens))
         (shown,) = (await http.get("/console/api/agents")).json()["agents"]
         assert shown["name"] == "Booking"
         events = await called(http, "SendStreamingMessage", said("Rome"))
         assert "Booked: Rome" in json.dumps(events)
-        task = next(each["result"]["task"] for each in events if "task" in each["result"])
-        (got,) = await called(http, "GetTask", {"id": task["id"]})
+        (task,) = {
+            update.get("taskId", update.get("id"))
+            for each in events
+            for update in each["result"].values()
+        }
+        (got,) = await called(http, "GetTask", {"id": task})
         assert got["result"]["status"]["state"] == "TASK_STATE_COMPLETED"
         wire = (await http.get("/console/api/wire")).json()["exchanges"]
         assert any("Booked: Rome" in each.get("answer", "") for each in wire)
