@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "Makefile").read_text()
-TARGETS = re.findall(r"^(\w+):", TEXT, re.MULTILINE)
+TARGETS = re.findall(r"^([\w-]+):", TEXT, re.MULTILINE)
 
 
 def plan(target: str, *options: str) -> str:

@@ -188,7 +188,7 @@ class Journal:
         self.resumed = bool(entries)
         """Whether the handler has been here before."""
         self.live = not entries
-        """Whether it has come to what is not in the log."""
+        """Whether the replay has ended: what the handler does now is not in the log yet."""
         self._work_begun = sum(e.kind == "begun" and e.name == WORK for e in entries)
         self._running: set[asyncio.Future[Any]] = set()
         self._total = len(entries)
@@ -230,7 +230,7 @@ class Journal:
             raise CodeChanged.expected(self._next[0], "nothing more")
 
     def cancel(self) -> None:
-        """Raise CancelledError when the handler has come to what is not in the log."""
+        """Raise CancelledError in the handler when its replay has ended."""
         self._canceling = True
 
     def leave(self) -> None:

@@ -47,7 +47,7 @@ class RemoteWait:
         return data if len(data) <= LARGEST else TOO_LARGE
 
     async def subscribe(self, secret: str) -> str:
-        """Have the other agent notify us: the id of the webhook; empty if it will not."""
+        """Register a webhook at the other agent. Returns its id; empty if the agent refuses it."""
         try:
             return (await self._remote.add_webhook(self._url, token=secret)).id
         except (A2AError, ConnectionError, TimeoutError) as error:
@@ -55,7 +55,7 @@ class RemoteWait:
             return ""
 
     async def unsubscribe(self, webhook: str) -> None:
-        """Have the other agent notify us no more, if it still could."""
+        """Delete the webhook at the other agent, if it is still there."""
         try:
             await self._remote.delete_webhook(webhook)
         except (A2AError, ConnectionError, TimeoutError) as error:

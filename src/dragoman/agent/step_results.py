@@ -28,7 +28,7 @@ class StepUncertain(Exception):
 
 
 class Unusable(Exception):
-    """The step returned what cannot be kept, or what is not of its type."""
+    """The step returned a value that cannot be logged, or that is not of its type."""
 
 
 def check_step(name: str, retries: int, timeout: float | None) -> None:

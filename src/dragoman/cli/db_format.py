@@ -181,8 +181,8 @@ def saved(entries: Iterable[Entry]) -> Any:
 
 
 def postponed(row: TaskRow, entries: Sequence[Entry]) -> str:
-    """Return why the turn that waits for another attempt could not go on; empty if nothing is known
-    to be wrong."""
+    """Return why the turn that waits for another attempt could not continue; empty if no reason is
+    known."""
     private = [each.event for each in entries if isinstance(each.event, Private)]
     if row.over or row.due <= 0 or not private or private[-1].kind != POSTPONED:
         return ""

@@ -64,7 +64,7 @@ class MCPServers(Struct, frozen=True, kw_only=True):
         return found
 
     def _approve(self) -> None:
-        """Write the definitions of all tools to the file of the approved ones."""
+        """Write the definitions of all tools to the file of approved definitions."""
         import asyncio
 
         from dragoman import mcp

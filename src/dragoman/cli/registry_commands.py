@@ -182,7 +182,7 @@ async def add(registry: Used, arguments: Namespace) -> int:
 
 
 async def import_(registry: Used, arguments: Namespace) -> int:
-    """Take in the agents of a catalog, and print which ones, and why others are left out."""
+    """Import the agents of a catalog, and print which were imported, and why others were not."""
     found = await registry.import_catalog(arguments.url)
     if arguments.json:
         return _json(found)

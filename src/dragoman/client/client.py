@@ -296,7 +296,7 @@ class Client:
         return outgoing_message(content, sends, task=task, context=context, wait=wait, **options)
 
     async def _reply_to(self, result: Result, before: SendMessageRequest) -> OutgoingMessage | None:
-        """What the answerer of this client says to a task that waits; None if it says nothing."""
+        """The answer of this client's answerer to a task that waits; None if it does not answer."""
         connection, task = self._connection, result.task
         if connection.answerer is None or task is None or not task.status.state.interrupted:
             return None

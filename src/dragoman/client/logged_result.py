@@ -214,8 +214,8 @@ def _card(card: AgentCard, steps: Steps) -> bytes:
 
 
 def content_of(where: str, message: Message, files: Mapping[str, File]) -> bytes:
-    """What names a send: whom it goes to, and its message without what may be another each time. A
-    file counts by its name."""
+    """What identifies a send: its recipient, and its message without the parts that may differ each
+    time. A file counts by its name."""
     parts = message.parts
     if files:
         signs = {file.part().raw for file in files.values()}

@@ -109,7 +109,8 @@ def skills(card: AgentCard) -> dict[str, RemoteSkill]:
 
 
 def find(card: AgentCard, id: str) -> RemoteSkill:
-    """The skill of this id. Raises InvalidParams, which names those that there are."""
+    """The skill with this id. If there is none, raises InvalidParams, which names the skills of the
+    card."""
     known = skills(card)
     if id in known:
         return known[id]

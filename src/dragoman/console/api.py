@@ -177,8 +177,8 @@ async def at(
     request: Request, console: Console, operator: Operator, id: str, number: str
 ) -> Response:
     """The task as it was after an entry."""
-    await visible(console, operator, id)
-    place = _number(number)
+    row = await visible(console, operator, id)
+    place = min(_number(number), row.last)
     found = await console.history.at(id, place)
     return Response(folded(found, place))
 
@@ -223,8 +223,8 @@ async def task_file(
     index: str = "0",
 ) -> Response:
     """A file of a task as it was after an entry."""
-    await visible(console, operator, id)
-    found = await console.history.at(id, _number(number))
+    row = await visible(console, operator, id)
+    found = await console.history.at(id, min(_number(number), row.last))
     return _file(folded_file(found, place, _number(outer), _number(index)))
 
 

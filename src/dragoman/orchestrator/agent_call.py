@@ -218,7 +218,7 @@ class Call:
             return Result(task=await client.task(step.task).get())
 
     async def _sent(self, client: Client, member: Member) -> str | None:
-        """The agent's task that has the message; empty if none has it; None if nobody knows."""
+        """The agent's task that has the message; empty if none has it; None if that is unknown."""
         step, key = self._step, self.key
         try:
             if step.task:

@@ -220,7 +220,7 @@ class Team:
         return {each.name: each for each in await self._every() if self.allows(caller, each)}
 
     def complete(self, members: Collection[str]) -> bool:
-        """Whether these are all agents of the team: nobody is absent, and none is left out."""
+        """Whether these are all agents of the team: none is absent, and none is left out."""
         return not self.absent and len(members) == len(_named(self._found))
 
     async def member(self, caller: Caller, address: str) -> Member | None:

@@ -10,7 +10,7 @@ from dragoman.orchestrator.model import Usage
 
 
 class Budget(Struct, frozen=True, kw_only=True):
-    """The most that one task may cost. At the limit it ends with what it has."""
+    """The maximum cost of one task. At the limit the task ends with the results so far."""
 
     calls: int = 50
     """Messages to agents."""
@@ -28,7 +28,7 @@ class Budget(Struct, frozen=True, kw_only=True):
 
 
 class Spent:
-    """What a task has cost so far. It is computed anew when the log is replayed."""
+    """What a task has cost so far. A replay of the log computes it again."""
 
     def __init__(self, budget: Budget, began: datetime) -> None:
         self.budget = budget

@@ -1,7 +1,7 @@
 """The tools that a model gets: one for each typed skill, and some to talk to agents and to plan.
 
-No tool takes an address, a header, or the id of a task or a conversation: whom a model can reach
-is decided by the names that it is given.
+No tool takes an address, a header, or the id of a task or a conversation: a model can reach only
+the agents whose names it gets.
 """
 
 from __future__ import annotations

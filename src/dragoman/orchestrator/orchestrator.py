@@ -66,8 +66,9 @@ class Proposal(Struct, frozen=True, omit_defaults=True):
 
 
 class Orchestrator(Agent):
-    """An agent that has a team of other agents. With a model, the model decides whom to call; with
-    a plan function, the function does; without either, messages go to the skill that they mean."""
+    """An agent that has a team of other agents. With a model, the model decides which agents to
+    call; with a plan function, the function does; without either, each message goes to the skill
+    that fits it best."""
 
     def __init__(
         self,

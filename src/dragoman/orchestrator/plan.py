@@ -282,7 +282,7 @@ def begun(plan: Plan, steps: Iterable[PlanStep], at: float = 0.0) -> Plan:
 
 
 def closed(plan: Plan) -> Plan:
-    """The plan when nobody changes it any more: what has not begun is skipped."""
+    """The plan in its final form: steps that have not begun are skipped."""
     return replace(
         plan,
         steps=tuple(

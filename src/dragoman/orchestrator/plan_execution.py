@@ -117,11 +117,11 @@ class Execution:
         self.plan = replace(self.plan, refused=why)
 
     def close(self) -> None:
-        """Nobody changes the plan any more."""
+        """End the plan: it does not change any more."""
         self.plan = closed(self.plan)
 
     async def run(self) -> Plan:
-        """Go on until no step can: what is not done or failed needs one that has failed."""
+        """Run until no step can continue: each is done, has failed, or needs a failed one."""
         try:
             while await self._advance():
                 pass
@@ -180,7 +180,7 @@ class Execution:
         if isinstance(event, Done | Failed | Asks | Uncertain):
             call = self._calls.pop(event.step, None)
             if call is not None:
-                call.cancel()  # it goes on if its time was over
+                call.cancel()  # it still runs if its time was over
         if self._logged is not None:
             self._logged.set_result(None)
             self._logged = None
@@ -352,7 +352,7 @@ class Execution:
             self._reply(step, approved)
 
     async def _granted(self, text: str, operation: Any) -> bool | None:
-        """Whether the client approves; None if it says something else."""
+        """Whether the client approves; None if it neither approves nor declines."""
         await self._turn.ask_for(self._turn.require_auth(text, operation=operation))
         self._at = self._turn.now().timestamp()
         if await self._turn.granted(operation):

@@ -32,10 +32,10 @@ class Choice(Struct, frozen=True):
 def route(
     words: Message, members: Iterable[Member], message: Message, *, complete: bool = True
 ) -> Choice:
-    """The skill that `message` means, and what it is given. It is named, or is the only one that
-    takes the data, or is clearly the best by the words. `words` is what the client has said last:
-    the message itself, or the answer to the question which skill is meant. If the team is not
-    `complete`, its only skill may not be the one that is meant."""
+    """The skill for `message`, and the input of that skill. The message names the skill, or only
+    this skill accepts its data, or this skill clearly fits the words best. `words` is the last
+    message of the client: `message` itself, or the answer to the question which skill to use. If
+    the team is not `complete`, its only skill may be the wrong one."""
     team = list(members)
     if not team:
         return Choice(question="No agent is available now. Send any message to try again.")

@@ -113,8 +113,8 @@ def _repeated(private: Sequence[Entry], key: str) -> bool:
 
 
 def _is_running(head: Head, turn: int) -> bool:
-    """Whether the handler that gave the task away in this turn has not ended yet, or is to run
-    again after a crash; HandoverEnded if nobody may write any more."""
+    """Whether the handler that handed the task over in this turn is still running, or will run
+    again after a crash. Raises HandoverEnded if the handover has ended."""
     if head.over:
         raise HandoverEnded(f"The task has ended ({head.state.name.lower()})")
     if head.canceling:

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.harness.scale import SCALE, SOAK
+
 CHROMIUM = os.environ.get("CONSOLE_CHROMIUM") or shutil.which("chromium") or ""
-FULL = os.environ.get("CONSOLE") == "full"
-"""Whether the long forms of the tests run: `make console-test`."""
+FULL = os.environ.get("CONSOLE") == "full" or (SOAK and SCALE >= 1)
+"""Whether the long forms of the tests run: `make console-test`, and `make soak`."""
 try:
     from playwright.async_api import Browser, Page, async_playwright
 except ImportError:  # pragma: no cover

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,6 +40,8 @@ def booking(**options: Any) -> Agent:
         if turn.text == "ask":
             yield turn.ask("Which dates?")
             return
+        if turn.text == "wait":
+            await asyncio.sleep(3600)
         if turn.text == "fail":
             raise RuntimeError("no seats")
         yield turn.artifact(f"Booked: {turn.text}", name="confirmation")

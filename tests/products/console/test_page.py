@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from dragoman import App
 from tests.products.console.browser import Watched, needs_browser, watched
-from tests.products.console.parts import Running, booking, consoled, stored
+from tests.products.console.parts import TOKENS, Running, booking, consoled, stored
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -154,3 +154,70 @@ async def test_ten_tabs_work(chromium: Browser, running: Running) -> None:
         task = await running.send("Oslo")
         for page in pages:
             await page.wait_for_selector(f'.row[href="#/task/{task["id"]}"]')
+
+
+async def test_an_operator_answers_and_sends_again_from_the_page(
+    seen: Watched, running: Running
+) -> None:
+    page: Any = seen.page
+    task = await running.send("ask")
+    await page.goto(f"{running.url}/console/#/task/{task['id']}")
+    await page.wait_for_selector(".why:has-text('waits for the owner')")
+    await page.fill("#answer", "Monday")
+    await page.click(".ask button")
+    await page.wait_for_selector(".result:has-text('Booked: Monday')")
+    await page.wait_for_selector(".entry:has-text('from terminal/operator')")
+    await page.click("text=Send again")
+    await page.wait_for_selector("text=A new task that refers to")
+    assert await page.input_value(".composer textarea") == "ask"
+    await page.fill(".composer textarea", "Tuesday")
+    await page.click(".composer .line button")
+    await page.wait_for_selector(".bubble.artifact:has-text('Booked: Tuesday')")
+    assert await page.locator(".bubble.mine:has-text('Tuesday')").count() == 1
+
+
+async def test_a_running_stream_is_interrupted_and_resumed(seen: Watched, running: Running) -> None:
+    page: Any = seen.page
+    await page.goto(f"{running.url}/console/#/chat/booking")
+    await page.fill(".composer textarea", "wait")
+    await page.keyboard.press("Enter")
+    await page.click("text=Interrupt the stream")
+    await page.wait_for_selector("text=The stream was interrupted")
+    await page.click(".task-line >> text=Resume")
+    await page.click("text=Interrupt the stream")
+    await page.click(".task-line >> text=Cancel")
+    await page.wait_for_selector(".task-line .state.canceled")
+    await page.click(".talk-head >> text=Wire")
+    await page.wait_for_selector(".wire .fold.line:has-text('SubscribeToTask')")
+
+
+async def test_a_caller_logs_in_for_the_chat(chromium: Browser, tmp_path: Path) -> None:
+    app = App(booking(), store=stored(tmp_path), auth=TOKENS)
+    async with consoled(app) as found, watched(chromium) as seen:
+        page: Any = seen.page
+        await page.goto(found.fresh())
+        await page.click("nav >> text=Chat")
+        await page.fill("input[name=secret]", "tom")
+        await page.click("form.schema button")
+        await page.fill(".composer textarea", "Rome")
+        await page.keyboard.press("Enter")
+        await page.wait_for_selector(".bubble.artifact:has-text('Booked: Rome')")
+        await page.click("nav >> text=Tasks")
+        await page.wait_for_selector(".row:has-text('tom')")
+
+
+async def test_a_saved_log_opens_in_another_console(
+    seen: Watched, running: Running, tmp_path: Path
+) -> None:
+    page: Any = seen.page
+    task = await running.send("Lima")
+    await page.goto(f"{running.url}/console/#/task/{task['id']}")
+    async with page.expect_download() as download:
+        await page.click("text=Save the log")
+    file = tmp_path / "log.jsonl"
+    await (await download.value).save_as(file)
+    await page.click("nav >> text=Open a log")
+    await page.set_input_files("input[type=file]", file)
+    await page.wait_for_selector(".result:has-text('Booked: Lima')")
+    await page.click(".entry .place >> nth=0")
+    await page.wait_for_selector(".task-head .state.submitted")

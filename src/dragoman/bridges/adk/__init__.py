@@ -102,7 +102,7 @@ class EventSummary:
         self.error = ""
 
     def take(self, event: Event, structured: bool) -> None:
-        """Take what is not for the client at once."""
+        """Keep what is not sent to the client at once."""
         if event.partial:
             return
         if (used := event.usage_metadata) is not None:
@@ -135,7 +135,7 @@ class ADK:
     ) -> None:
         app = agent if isinstance(agent, App) else None
         self._root = root = agent if app is None else app.root_agent
-        # a pause in the middle of a sequence goes on there, and not after it
+        # after a pause in the middle of a sequence, the run continues there, not after it
         self._app = app or App.model_construct(
             name=root.name,
             root_agent=root,

@@ -155,7 +155,7 @@ class RemoteAgent(BaseAgent):
                 result = stream.result
         except (A2AError, OSError) as error:
             if isinstance(error, A2AError) and waiting:
-                yield self._event(ctx, [], {name: ""})  # the task cannot go on
+                yield self._event(ctx, [], {name: ""})  # the task cannot continue
             raise RemoteFailed(f"{self.name}: {clean(str(error), DESCRIPTION)}") from error
         asks = result.state is not None and result.state.interrupted
         task = result.task.id if asks and result.task else ""

@@ -121,7 +121,7 @@ class ClientProvider:
 
 
 def ask_clients() -> None:
-    """Have flows ask the client, unless the author has said whom else."""
+    """Let flows ask the client, unless the author has configured another provider."""
     client = ClientProvider()
     if flow_config.hitl_provider is None:
         flow_config.hitl_provider = client

@@ -245,7 +245,7 @@ def _taken(
 
 
 def _is_ours(snapshot: StateSnapshot, place: Place, turn: str) -> bool:
-    """Whether nobody else has run the graph since it was at this place."""
+    """Whether only this turn has run the graph since it was at this place."""
     if snapshot.config["configurable"]["checkpoint_id"] == place.checkpoint:
         return True
     return (snapshot.metadata or {}).get(TURN) == turn

@@ -152,7 +152,7 @@ def _config(given: RunConfig | None) -> RunConfig:
 
 
 class Caller(Model):
-    """Calls a remote agent, and asks what that one asks."""
+    """Calls a remote agent, and passes on its question."""
 
     def __init__(self, tool: RemoteTool) -> None:
         self._tool = tool

@@ -81,7 +81,7 @@ class Executor:
         self.__name__ = type(executor).__name__
 
     async def run(self, turn: Turn) -> None:
-        """Have the executor execute the message."""
+        """Let the executor execute the message."""
         artifacts = Artifacts(turn)
         if self._retries:
             for event in artifacts.restore():
@@ -116,8 +116,8 @@ class Executor:
             raise
 
     async def cancel(self, turn: Turn) -> None:
-        """Have the executor cancel the task, and then stop what is executing, as the SDK does. The
-        task is canceled also if the executor cannot do it."""
+        """Let the executor cancel the task, and then stop its execution, as the SDK does. The task
+        is canceled even if the executor cannot cancel it."""
         execution = self._running.get(turn)
         if execution is not None:
             execution.canceling = True

@@ -11,11 +11,11 @@ from dragoman.bridges.sdk.executor_state import ExecutorState, saved_state
 
 
 class Artifacts:
-    """What the artifacts of an attempt are called, and whether a chunk begins one.
+    """The ids of the artifacts of an attempt, and whether a chunk begins an artifact.
 
-    Artifacts keep the ids that the executor gives them. Executors make random ones: in an attempt
-    after a crash, a new artifact gets the id of the one that the attempt before it has begun in its
-    place, and replaces it.
+    Artifacts keep the ids that the executor gives them. Executors make random ids: in an attempt
+    after a crash, each new artifact gets the id of the artifact that the last attempt began in the
+    same place, and replaces it.
     """
 
     def __init__(self, turn: Turn) -> None:

@@ -122,8 +122,8 @@ function Conversation({ agent: about, route, session }) {
     });
   }
 
-  async function follow(name, stream, control) {
-    let task = null;
+  async function follow(stream, control, task = null) {
+    if (task) running.current.set(task.id, control);
     setBusy((n) => n + 1);
     setError("");
     try {
@@ -169,7 +169,7 @@ function Conversation({ agent: about, route, session }) {
     if (task) put({ ...task, history: [...(task.history || []), ...(task.status?.message ? [task.status.message] : []), message], status: { ...task.status, message: undefined, state: "TASK_STATE_WORKING" } });
     else setReplies((all) => [...all, { ...message, pending: true }]);
     const options = { signal: control.signal, headers: { "idempotency-key": message.messageId } };
-    follow("send", agent.stream("SendStreamingMessage", { message }, options), control).finally(() =>
+    follow(agent.stream("SendStreamingMessage", { message }, options), control).finally(() =>
       setReplies((all) => all.filter((each) => each.messageId !== message.messageId || !seenIn(known.current, message.messageId))),
     );
   }
@@ -177,7 +177,7 @@ function Conversation({ agent: about, route, session }) {
   function resume(task) {
     const control = new AbortController();
     const headers = task.place ? { "last-event-id": task.place } : {};
-    return follow("resume", agent.stream("SubscribeToTask", { id: task.id }, { signal: control.signal, headers }), control);
+    return follow(agent.stream("SubscribeToTask", { id: task.id }, { signal: control.signal, headers }), control, task);
   }
 
   async function cancel(task) {

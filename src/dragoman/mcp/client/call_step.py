@@ -1,4 +1,4 @@
-"""What one step of a call does: it calls the tool, or goes on with it, until the result or the next
+"""One step of a call: it calls the tool, or continues a call, until the result or the next
 question."""
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     given: dict[str, Any] = {}
     """What was answered without the client."""
     state: str | None = None
-    """What the server needs to go on."""
+    """What the server needs to continue."""
     held: bool = False
     """The call waits in its connection."""
     task: str = ""
-    """The task at the server that the call has become, if it goes on."""
+    """The task at the server that the call has become, if it continues."""
     extension: bool = False
     """It is one of MCP's extension for tasks, and not of the tools of a server of dragoman."""
     failed: str = ""
@@ -140,8 +140,8 @@ class CallStep:
     async def _called(
         self, answered: Iterable[tuple[Question, Reply]], given: dict[str, Any], state: str | None
     ) -> Outcome:
-        """Call the tool: from the beginning, with the answers that there are, or with what it needs
-        to go on."""
+        """Call the tool: from the beginning, with the answers so far, or with what it needs to
+        continue."""
         ends = 0
         while True:
             try:

@@ -67,7 +67,7 @@ class ServerUnavailable(Exception):
     clients."""
 
     started = True
-    """Whether there was a process or a server at all."""
+    """Whether the process started, or the server was reached."""
 
 
 class Asked(Protocol):
@@ -92,7 +92,7 @@ class Connection:
     ) -> None:
         self.server = server
         self.key = key
-        """For whom it is: empty if for everybody."""
+        """The caller that it is for; empty if it is for all callers."""
         self.tasks = tasks
         """Whether it declares the extension for tasks."""
         self.calls = 0

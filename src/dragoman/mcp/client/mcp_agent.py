@@ -283,7 +283,7 @@ class MCPAgent(Agent):
 
 
 class _Handler:
-    """Runs calls, and is told when a client cancels one."""
+    """Runs calls, and ends a call when its client cancels it."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ def _problem(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
 
 
 def _which(tools: Mapping[str, ToolDefinition]) -> list[Part]:
-    """The question which skill is meant."""
+    """The question which skill to use."""
     names = list(tools)[:SHOWN]
     lines = ["Which skill? Answer with its id, or with data. The skills are:"]
     lines += [f"{id}: {tools[id].title}" for id in names]

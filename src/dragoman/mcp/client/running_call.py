@@ -46,7 +46,7 @@ Report: TypeAlias = Callable[[Progress], Awaitable[None]]
 
 
 class RunningCall:
-    """A call that runs in a connection. It goes on while the client is asked."""
+    """A call that runs in a connection. It continues while the client is asked."""
 
     def __init__(self, connection: Connection, timeout: float) -> None:
         self.connection = connection

@@ -1,7 +1,7 @@
 """MCP's extension for tasks (SEP-2663), for servers with tools that run only as tasks.
 
-A task of the server goes on by itself: its id is in the log of ours, so it can be followed after a
-restart and from another replica.
+A task of the server continues by itself. The log of our task has its id, so any replica can follow
+it, also after a restart.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A call of a tool as a durable turn.
 
-Each stretch from the start, or from an answer, to the result or the next question is a step. On
-protocol 2026-07-28 the log then has all that the server needs to go on. Before it, the call waits
-in its connection for the answer; if that is gone, a tool that may be repeated is called again and
-gets the logged answers.
+A step reaches from the start, or from an answer, to the result or the next question. On protocol
+2026-07-28 the log then has all that the server needs to continue. With older protocols, the call
+waits in its connection for the answer; if the connection is lost, a tool that may be repeated is
+called again and gets the logged answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger("dragoman")
 TRIES = 5
 """How often a question is asked again if the answer does not fit."""
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
-"""Seconds between two looks at a task that goes on; each pause is twice the last. In between it
+"""Seconds between two reads of a task that continues; each pause is twice the last. In between it
 needs no worker."""
 CANCEL_TASK = "cancel_task"
 """The tool of a server of dragoman that cancels a task."""
@@ -125,7 +125,7 @@ class ToolCall:
 
 
 def pause(looks: int) -> float:
-    """Seconds before the next look at a task that goes on; none before the first."""
+    """Seconds before the next read of a task that continues; none before the first."""
     return min(FIRST_PAUSE * 2.0 ** min(looks - 1, 20), LONGEST_PAUSE) if looks else 0.0
 
 

@@ -29,7 +29,7 @@ LARGEST_SCHEMA, LARGEST_TOTAL = 64 << 10, 1 << 20
 """The most bytes of the schemas of a tool, and of all tools of a server."""
 DEEPEST = 32
 TASK_TOOLS = frozenset(("get_task", "answer_task", "cancel_task"))
-"""The tools of an MCP server of dragoman for calls that go on: they are used, and not offered."""
+"""The tools of an MCP server of dragoman for calls that continue as tasks. They are not offered."""
 
 
 class ToolDefinition(Struct, frozen=True, kw_only=True):

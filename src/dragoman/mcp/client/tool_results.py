@@ -26,8 +26,8 @@ LINKS = 16
 
 
 def continued_task(result: mcp.CallToolResult) -> str:
-    """The id of the task that a call has become, if it still goes on: an MCP server of dragoman
-    says so after a while. Raises UserError if the task waits for an answer that did not come."""
+    """The id of the task that a call has become, if it still continues: an MCP server of dragoman
+    returns it after a while. Raises UserError if the task waits for an answer that did not come."""
     about = (result.meta or {}).get(TASK)
     if not isinstance(about, dict) or not isinstance(about.get("id"), str):
         return ""

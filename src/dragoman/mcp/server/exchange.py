@@ -98,7 +98,7 @@ class Exchange:
     @property
     def closed_by_cancel(self) -> bool:
         """Whether each request has a connection of its own, which the client closes to cancel it.
-        Elsewhere a notification says so."""
+        On other connections the client cancels by a notification."""
         return self.modern and self._context.request is not None
 
     def can_ask(self, question: Question) -> bool:

@@ -80,7 +80,7 @@ def asks(agent: ExposedAgent, question: Question, *, schema: bool = False) -> mc
 def still_working(
     agent: ExposedAgent, result: Result, *, schema: bool = False
 ) -> mcp.CallToolResult:
-    """A result that says that the task goes on, and which tool to call next."""
+    """A result that says that the task continues, and which tool to call next."""
     assert result.task is not None
     id = agent.name_task(result.task.id)
     words = result.task.status.text

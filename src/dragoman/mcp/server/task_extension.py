@@ -104,7 +104,7 @@ async def _cancel(found: FoundTask) -> None:
         async with found.agent.connect() as client:
             await client.task(found.task.id).cancel()
     except (A2AError, OSError, TimeoutError):
-        return  # the client sees in the task that it goes on, or how it has ended
+        return  # the client sees in the task whether it continues, or how it has ended
 
 
 async def _found(exchange: Exchange, id: str) -> FoundTask:

@@ -249,7 +249,7 @@ class Call:
                     if task is not None and task.status.state.settled:
                         question = question_of(task)
                         if question is None or question.id != before:
-                            break  # a subscription goes on after a question
+                            break  # a subscription continues after a question
         except A2AError as error:
             if error.rpc != UNSUPPORTED or handle is None:
                 raise

@@ -130,8 +130,8 @@ class Pool:
             raise self.unavailable(error) from error
 
     async def now(self, db: Any) -> float:
-        """Return the time of the database's clock. Between two queries of it, only the elapsed time
-        is measured. What is late here is early there, so that no lease is longer than it says."""
+        """Return the time of the database's clock. Between two queries of it, this process
+        measures the elapsed time. An error makes leases shorter, never longer."""
         ticks = time.monotonic()
         if not 0 <= ticks - self._synced < TICK:
             self._offset = await db.fetchval(f"SELECT {NOW}") - time.monotonic()

@@ -61,8 +61,8 @@ class Writer:
         fresh: bool = False,
         owner: Scope | None = None,
     ) -> asyncio.Future[T]:
-        """Submit a change. Changes are made in the order of these calls. What a change reads need
-        not be known before, because nobody else writes."""
+        """Submit a change. Changes are made in the order of these calls. The writer
+        does not need the names of what a change reads, because only this thread writes."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self._closed:
             future.set_exception(Unavailable("The store is closed"))

@@ -1,0 +1,109 @@
+"""The operator's API: exact streams, the table, errors, and the bounds of what it answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dragoman import App
+from tests.products.console.parts import Running, booking, consoled, stored
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    async with consoled(App(booking(), store=stored(tmp_path), poll=0.2)) as found:
+        yield found
+
+
+async def numbers(http: httpx.AsyncClient, task: str, until: int, **headers: str) -> list[int]:
+    """The numbers of the entries that a stream brings, until this one."""
+    found: list[int] = []
+    path = f"/console/api/tasks/{task}/events"
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with http.stream("GET", path, headers=named) as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith("data: ["):
+                found += [entry["number"] for entry in json.loads(line[6:])]
+            if found and found[-1] >= until:
+                return found
+    return found
+
+
+async def test_a_task_is_followed_exactly_by_number(running: Running) -> None:
+    task = await running.send("ask")
+    async with running.operator() as http:
+        assert await numbers(http, task["id"], 3) == [1, 2, 3]
+        assert await numbers(http, task["id"], 3, last_event_id="1") == [2, 3]
+        body = {"text": "Monday"}
+        headers = {"x-dragoman-console": "1"}
+        path = f"/console/api/tasks/{task['id']}"
+        assert (await http.post(f"{path}/answer", json=body, headers=headers)).status_code == 200
+        found = await numbers(http, task["id"], 6)  # message, working, artifact, completed
+        row = (await http.get(path)).json()["row"]
+        more = await numbers(http, task["id"], row["last"], last_event_id=str(found[-1] - 2))
+        assert found[:-2] + more == list(range(1, row["last"] + 1))
+
+
+async def test_the_table_is_read_again(running: Running) -> None:
+    async with running.operator() as http:
+        async with http.stream("GET", "/console/api/tasks/events") as stream:
+            shown = []
+            async for line in stream.aiter_lines():
+                if not line.startswith("data: "):
+                    continue
+                shown.append(json.loads(line[6:]))
+                if len(shown) == 1:
+                    assert shown[0].get("rows", []) == []
+                    task = await running.send("Rome")
+                elif shown[-1]["rows"][0]["state"] == "completed":
+                    break
+        assert shown[-1]["rows"][0]["id"] == task["id"]
+        assert shown[-1]["counts"] == {"completed": 1}
+
+
+async def test_filters_and_pages(running: Running) -> None:
+    tasks = [await running.send(f"City {index}") for index in range(5)]
+    failed = await running.send("fail")
+    async with running.operator() as http:
+
+        async def ids(query: str) -> list[str]:
+            page = (await http.get(f"/console/api/tasks?{query}")).json()
+            return [row["id"] for row in page.get("rows", [])]
+
+        assert await ids("state=failed") == [failed["id"]]
+        assert await ids(f"context={tasks[2]['contextId']}") == [tasks[2]["id"]]
+        assert await ids(f"id={tasks[1]['id']}") == [tasks[1]["id"]]
+        assert await ids("agent=none") == []
+        assert await ids("text=city%203") == [tasks[3]["id"]]
+        first = (await http.get("/console/api/tasks?size=4")).json()
+        rest = await ids(f"size=4&cursor={first['next']}")
+        assert len(first["rows"]) == 4
+        assert rest == [tasks[1]["id"], tasks[0]["id"]]
+
+
+async def test_wrong_requests_are_refused_in_words(running: Running) -> None:
+    task = await running.send("Rome")
+    one = f"/console/api/tasks/{task['id']}"
+    async with running.operator() as http:
+        for path, status in (
+            ("/console/api/tasks?state=none", 400),
+            ("/console/api/tasks?size=x", 400),
+            ("/console/api/tasks/none", 404),
+            (f"{one}/at/0", 404),
+            (f"{one}/at/x", 404),
+            (f"{one}/files/3/9", 404),
+            ("/console/api/none", 404),
+            ("/console/static/../console.py", 404),
+            ("/console/static/%2e%2e/console.py", 404),
+            ("/console/static/none.js", 404),
+        ):
+            answer = await http.get(path)
+            assert answer.status_code == status, path
+            assert "message" in answer.text
+        late = await http.get(f"{one}/at/99999999999")
+        assert late.json()["number"] == 4
+        assert (await http.delete(one)).status_code == 405
