@@ -17,10 +17,12 @@ USED = "0x98de503528ee59b575ef0c0a2576a82497bfc029a5685b209e9ec333479b10a5"
 """The topic of `AuthorizationUsed(address,bytes32)`."""
 TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 """The topic of `Transfer(address,address,uint256)`."""
+STATE = "0xe94a0102"
+"""The selector of `authorizationState(address,bytes32)`."""
 BLOCKS = 9_000
 """How many blocks to look back: nodes limit it."""
 MARGIN = 60
-"""Seconds after the end of an authorization in which its transfer may still be found."""
+"""Seconds that the chain's time must be past the end of an authorization: blocks may be undone."""
 
 
 class Chain:
@@ -66,14 +68,24 @@ class Chain:
                         transaction=transaction,
                         payer=authorization.payer,
                     )
-        if now > authorization.valid_before + MARGIN and not logs:
+            # no log proves nothing: the transfer may be older than what was searched
+            over = now > authorization.valid_before + MARGIN
+            if not over or await self._used(egress, required, authorization):
+                return None
             return Receipt(
                 success=False,
                 network=required.network,
                 payer=authorization.payer,
                 error="expired",
             )
-        return None
+
+    async def _used(
+        self, egress: Egress, required: Requirement, authorization: Authorization
+    ) -> bool:
+        """Whether the nonce was used, for a transfer or for nothing."""
+        data = STATE + _padded(authorization.payer)[2:] + authorization.nonce[2:]
+        call = {"to": required.asset, "data": data}
+        return _number(await self._ask(egress, "eth_call", call, "latest")) != 0
 
     async def _ask(self, egress: Egress, method: str, *params: Any) -> Any:
         body = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})

@@ -93,7 +93,7 @@ class LoopbackFacilitator:
         self.lies = ""
         """What it lies about: `network`, `transaction`, `shape`."""
         self.released = asyncio.Event()
-        self.node_away = False
+        self.node_away = self.forgets = False
         self.later = 0
         """How many seconds the clock of the chain is ahead."""
 
@@ -149,6 +149,8 @@ class LoopbackFacilitator:
         return {"number": hex(20_000), "timestamp": hex(int(time.time()) + self.later)}
 
     def _eth_getLogs(self, search: dict[str, Any]) -> list[dict[str, str]]:
+        if self.forgets:
+            return []
         topic, payer, nonce = search["topics"]
         assert topic == "0x" + keccak(text="AuthorizationUsed(address,bytes32)").hex()
         return [
@@ -156,6 +158,15 @@ class LoopbackFacilitator:
             for transaction, signed in self.chain.mined.items()
             if (signed["nonce"], padded(signed["from"])) == (nonce, payer)
         ]
+
+    def _eth_call(self, call: dict[str, str], block: str) -> str:
+        data = call["data"]
+        assert data[:10] == "0x" + keccak(text="authorizationState(address,bytes32)")[:4].hex()
+        used = {
+            padded(payer)[2:] + nonce[2:]: transaction
+            for (payer, nonce), transaction in self.chain.used.items()
+        }
+        return f"0x{int(data[10:] in used):064x}"
 
     def _eth_getTransactionReceipt(self, transaction: str) -> dict[str, Any]:
         signed = self.chain.mined[transaction]

@@ -223,6 +223,17 @@ async def test_a_payment_that_expired_unused(
     assert (shop.done["work"], shop.kinds) == (0, [])
 
 
+async def test_a_payment_that_is_older_than_what_the_node_searches(
+    store: Store, facilitator: LoopbackFacilitator
+) -> None:
+    shop = Shop(store, facilitator, node=True)
+    facilitator.forgets, facilitator.later = True, 10_000
+    id = await shop.paid()
+    await shop.life()
+    assert (await shop.task(id)).status.state is TaskState.FAILED
+    assert (shop.done["work"], shop.kinds) == (0, ["unsettled"])
+
+
 async def test_a_node_that_is_away(store: Store, facilitator: LoopbackFacilitator) -> None:
     shop = Shop(store, facilitator, node=True)
     facilitator.node_away = True
