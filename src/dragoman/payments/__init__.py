@@ -9,8 +9,8 @@
     async with Client.connect(url, answer=wallet) as agent: ...
 
 `objects` has the values of x402, `extension` their place in A2A messages, `checks` compares a
-payment with an offer, `merchant` and `facilitator` are the side that is paid, `wallet`, `ledger`
-and `signing` the side that pays.
+payment with an offer, `merchant`, `facilitator` and `chain` are the side that is paid, `wallet`,
+`ledger` and `signing` the side that pays.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dragoman.payments.chain import Chain
     from dragoman.payments.extension import (
         PaymentError,
         PaymentStatus,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Asset",
+    "Chain",
     "Facilitator",
     "LedgerUnavailable",
     "MalformedObject",
@@ -57,6 +59,7 @@ __all__ = [
 
 _PLACES = {
     "Asset": "networks",
+    "Chain": "chain",
     "Facilitator": "facilitator",
     "LedgerUnavailable": "ledger",
     "Merchant": "merchant",

@@ -25,6 +25,7 @@ from dragoman import (
     TaskState,
     Turn,
 )
+from dragoman.payments.chain import Chain
 from dragoman.payments.checks import Refusal, compared
 from dragoman.payments.extension import (
     ERROR,
@@ -39,7 +40,7 @@ from dragoman.payments.extension import (
     metadata,
 )
 from dragoman.payments.facilitator import Facilitator, NoAnswer, error_of
-from dragoman.payments.networks import KNOWN
+from dragoman.payments.networks import KNOWN, network_of
 from dragoman.payments.objects import (
     VERSIONS,
     MalformedObject,
@@ -120,7 +121,8 @@ class Merchant:
     `versions` are the versions of the A2A extension that it offers, and `x402_version` is the
     version of the x402 objects in its offers; it reads payments of both. `record` is called once or
     more for each payment that was settled, is owed, or is not known to be settled; a record that is
-    repeated is equal but for its time.
+    repeated is equal but for its time. `chains` has a node of each network: with one, a payment is
+    settled when its transfer is on the chain; without one, when the facilitator says so.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Merchant:
         x402_version: int = 1,
         record: Record | None = None,
         settle_pauses: Sequence[float] = PAUSES,
+        chains: Mapping[str, Chain] | None = None,
     ) -> None:
         if isinstance(versions, str) or not versions or not set(versions) <= set(URIS):
             raise ValueError(f"Merchant: versions: expected a list of {', '.join(URIS)}")
@@ -140,6 +143,7 @@ class Merchant:
         self.uris = tuple(URIS[version] for version in URIS if version in versions)
         self.x402_version = x402_version
         self.settle_pauses = tuple(settle_pauses)
+        self.chains = {network_of(name): chain for name, chain in (chains or {}).items()}
         self._record = record
 
     def price(self, price: Price | PriceOf) -> PaidSkill:
@@ -318,15 +322,29 @@ class Collection:
             answer = await turn.step("x402.settle_again", send, True, returns=Settled)
         return answer.receipt
 
+    async def _on_chain(self, payload: Payload, required: Requirement) -> Settled:
+        """How a payment was settled, by the chain alone."""
+        try:
+            chain = self._merchant.chains[required.network]
+            return Settled(await chain.settled(required, payload.authorization))
+        except NoAnswer as error:
+            logger.warning("the settlement of a payment is not known: %s", error)
+            return Settled()
+
     async def _send(self, payload: Payload, required: Requirement, again: bool) -> Settled:
         """Have the payment settled. A refusal counts only for the first time: later, it may mean
         that the payment was carried out before."""
+        receipt: Receipt | None
         try:
             receipt = await self._merchant.facilitator.settle(payload, required)
         except NoAnswer as error:
             logger.warning("the settlement of a payment is not known: %s", error)
-            return Settled()
-        return Settled() if again and not receipt.success else Settled(receipt)
+            receipt = None
+        if receipt is not None and not (again or receipt.success):
+            return Settled(receipt)
+        if required.network in self._merchant.chains:
+            return await self._on_chain(payload, required)
+        return Settled(receipt if receipt is not None and receipt.success else None)
 
     def _record(
         self, payload: Payload, required: Requirement, receipt: Receipt | None

@@ -4,6 +4,7 @@ the code of the reference package, and does what a test tells it to."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 from eth_account import Account
+from eth_utils import keccak
 from x402.mechanisms.evm.eip712 import hash_eip3009_authorization
 from x402.mechanisms.evm.types import ExactEIP3009Authorization
 from x402.mechanisms.evm.verify import verify_eoa_signature
@@ -25,12 +27,19 @@ KEY = "0x" + "11" * 32
 PAYER = str(Account.from_key(KEY).address)
 
 
+def padded(address: str) -> str:
+    """An address as a topic."""
+    return "0x" + address.lower()[2:].rjust(64, "0")
+
+
 class Chain:
     """Balances, and the nonces that were used."""
 
     def __init__(self) -> None:
         self.balances: Counter[str] = Counter({PAYER.lower(): 100_000_000})
         self.used: dict[tuple[str, str], str] = {}
+        self.mined: dict[str, dict[str, Any]] = {}
+        """The authorization of each transaction; `canceled` in those that use a nonce up."""
 
     def refusal(self, payload: dict[str, Any], required: dict[str, Any]) -> str:
         """Why a payment cannot be carried out; empty if it can."""
@@ -64,6 +73,7 @@ class Chain:
         self.balances[signed["from"].lower()] -= int(signed["value"])
         self.balances[signed["to"].lower()] += int(signed["value"])
         transaction = f"0x{len(self.used) + 1:064x}"
+        self.mined[transaction] = dict(signed)
         self.used[signed["from"].lower(), signed["nonce"]] = transaction
         return transaction
 
@@ -83,6 +93,9 @@ class LoopbackFacilitator:
         self.lies = ""
         """What it lies about: `network`, `transaction`, `shape`."""
         self.released = asyncio.Event()
+        self.node_away = self.forgets = False
+        self.later = 0
+        """How many seconds the clock of the chain is ahead."""
 
     def client(self, **options: Any) -> Facilitator:
         """A client that may call it."""
@@ -121,6 +134,47 @@ class LoopbackFacilitator:
             return web.json_response([found])
         return web.json_response({**found, **changed.get(self.lies, {})})
 
+    async def rpc(self, request: web.Request) -> web.Response:
+        """Answer as a node of the chain."""
+        if self.node_away:
+            return web.Response(status=503)
+        body = await request.json()
+        call: Any = getattr(self, "_" + body["method"])
+        return web.json_response({"jsonrpc": "2.0", "id": 1, "result": call(*body["params"])})
+
+    def _eth_chainId(self) -> str:
+        return hex(CHAIN_ID)
+
+    def _eth_getBlockByNumber(self, which: str, full: bool) -> dict[str, str]:
+        return {"number": hex(20_000), "timestamp": hex(int(time.time()) + self.later)}
+
+    def _eth_getLogs(self, search: dict[str, Any]) -> list[dict[str, str]]:
+        if self.forgets:
+            return []
+        topic, payer, nonce = search["topics"]
+        assert topic == "0x" + keccak(text="AuthorizationUsed(address,bytes32)").hex()
+        return [
+            {"transactionHash": transaction}
+            for transaction, signed in self.chain.mined.items()
+            if (signed["nonce"], padded(signed["from"])) == (nonce, payer)
+        ]
+
+    def _eth_call(self, call: dict[str, str], block: str) -> str:
+        data = call["data"]
+        assert data[:10] == "0x" + keccak(text="authorizationState(address,bytes32)")[:4].hex()
+        used = {
+            padded(payer)[2:] + nonce[2:]: transaction
+            for (payer, nonce), transaction in self.chain.used.items()
+        }
+        return f"0x{int(data[10:] in used):064x}"
+
+    def _eth_getTransactionReceipt(self, transaction: str) -> dict[str, Any]:
+        signed = self.chain.mined[transaction]
+        topic = "0x" + keccak(text="Transfer(address,address,uint256)").hex()
+        topics = [topic, padded(signed["from"]), padded(signed["to"])]
+        log = {"address": TOKEN.address, "topics": topics, "data": hex(int(signed["value"]))}
+        return {"status": "0x1", "logs": [log]}
+
     async def _body(self, request: web.Request, what: str) -> dict[str, Any]:
         self.asked[what] += 1
         body: dict[str, Any] = await request.json()
@@ -133,7 +187,8 @@ async def loopback_facilitator() -> AsyncIterator[LoopbackFacilitator]:
     """Run a facilitator."""
     found = LoopbackFacilitator("", Chain())
     app = web.Application()
-    app.add_routes([web.post("/verify", found.verify), web.post("/settle", found.settle)])
+    routes = {"/verify": found.verify, "/settle": found.settle, "/rpc": found.rpc}
+    app.add_routes([web.post(path, answer) for path, answer in routes.items()])
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from dragoman import Caller, Message, Part, Role, Task, TaskState, Turn
 from dragoman.model.caller import Call
 from dragoman.model.types import SendMessageRequest
-from dragoman.payments import Facilitator, Merchant, PaymentRecord
+from dragoman.payments import Chain, Facilitator, Merchant, PaymentRecord
 from dragoman.payments.extension import ERROR, RECEIPTS, REQUIRED, STATUS
 from dragoman.stores.store import Store
 from tests.harness.lives import Lives
-from tests.products.payments.loopback_facilitator import SHOP, LoopbackFacilitator
+from tests.products.payments.loopback_facilitator import NETWORK, SHOP, LoopbackFacilitator
 from tests.products.payments.parts import PRICE, URI, payment, submitted
 
 UNITS = 100_000
@@ -52,7 +52,12 @@ class Shop(Lives):
     """A worker that sells, and may die."""
 
     def __init__(
-        self, store: Store, loopback: LoopbackFacilitator, retries: int = 0, how: str = ""
+        self,
+        store: Store,
+        loopback: LoopbackFacilitator,
+        retries: int = 0,
+        how: str = "",
+        node: bool = False,
     ) -> None:
         self.records: list[PaymentRecord] = []
         facilitator = Dying(loopback.url, allow=["127.0.0.1"], timeout=5.0)
@@ -75,7 +80,8 @@ class Shop(Lives):
                 return
             yield "two"
 
-        merchant = Merchant(facilitator, record=record, settle_pauses=(0.01, 0.01))
+        chains = {NETWORK: Chain(f"{loopback.url}/rpc", allow=["127.0.0.1"])} if node else {}
+        merchant = Merchant(facilitator, record=record, settle_pauses=(0.01, 0.01), chains=chains)
         super().__init__(work, store, durable=False, gate=merchant.price(PRICE))
         self.agent.retries = retries
 
@@ -158,6 +164,83 @@ async def test_sent_without_an_answer(
         # it says that the payment was used: by whom is not known, so no work begins
         assert (task.status.state, said(task)[ERROR]) == (TaskState.FAILED, "SETTLEMENT_FAILED")
         assert (shop.done["work"], shop.kinds) == (0, ["unsettled"])
+
+
+async def test_sent_without_an_answer_and_found_on_the_chain(
+    store: Store, facilitator: LoopbackFacilitator
+) -> None:
+    shop = Shop(store, facilitator, node=True)
+    task = await shop.died(4)
+    assert (task.status.state, texts(task)) == (TaskState.COMPLETED, ["one, two"])
+    assert facilitator.chain.balances[SHOP.lower()] == UNITS
+    (transaction,) = facilitator.chain.mined
+    assert [one["transaction"] for one in said(task)[RECEIPTS]] == [transaction]
+    assert (shop.done["work"], shop.kinds) == (1, ["settled"])
+
+
+async def test_a_nonce_that_was_used_without_a_transfer(
+    store: Store, facilitator: LoopbackFacilitator
+) -> None:
+    shop = Shop(store, facilitator, node=True)
+    facilitator.trouble = ["lost"]
+    id = await shop.paid()
+    transfer = facilitator.chain.transfer
+
+    def voided(payload: Any) -> str:
+        transaction = transfer(payload)
+        facilitator.chain.mined[transaction]["to"] = "0x" + "33" * 20
+        return transaction
+
+    facilitator.chain.transfer = voided  # type: ignore[method-assign]
+    await shop.life()
+    task = await shop.task(id)
+    assert (task.status.state, said(task)[ERROR]) == (TaskState.FAILED, "SETTLEMENT_FAILED")
+    assert (shop.done["work"], shop.kinds) == (0, ["unsettled"])
+
+
+async def test_a_facilitator_that_says_it_settled_and_did_not(
+    store: Store, facilitator: LoopbackFacilitator
+) -> None:
+    shop = Shop(store, facilitator, node=True)
+    facilitator.chain.transfer = lambda payload: "0x" + "44" * 32  # type: ignore[method-assign]
+    id = await shop.paid()
+    await shop.life()
+    assert (await shop.task(id)).status.state is TaskState.FAILED
+    assert (shop.done["work"], shop.kinds) == (0, ["unsettled"])
+
+
+async def test_a_payment_that_expired_unused(
+    store: Store, facilitator: LoopbackFacilitator
+) -> None:
+    shop = Shop(store, facilitator, node=True)
+    facilitator.chain.transfer = lambda payload: "0x" + "44" * 32  # type: ignore[method-assign]
+    facilitator.later = 10_000
+    id = await shop.paid()
+    await shop.life()
+    task = await shop.task(id)
+    # it is known that nothing was paid, so the task asks again
+    assert (task.status.state, said(task)[ERROR]) == (TaskState.INPUT_REQUIRED, "EXPIRED_PAYMENT")
+    assert (shop.done["work"], shop.kinds) == (0, [])
+
+
+async def test_a_payment_that_is_older_than_what_the_node_searches(
+    store: Store, facilitator: LoopbackFacilitator
+) -> None:
+    shop = Shop(store, facilitator, node=True)
+    facilitator.forgets, facilitator.later = True, 10_000
+    id = await shop.paid()
+    await shop.life()
+    assert (await shop.task(id)).status.state is TaskState.FAILED
+    assert (shop.done["work"], shop.kinds) == (0, ["unsettled"])
+
+
+async def test_a_node_that_is_away(store: Store, facilitator: LoopbackFacilitator) -> None:
+    shop = Shop(store, facilitator, node=True)
+    facilitator.node_away = True
+    id = await shop.paid()
+    await shop.life()
+    assert (await shop.task(id)).status.state is TaskState.FAILED
+    assert (shop.done["work"], shop.kinds) == (0, ["unsettled"])
 
 
 async def test_an_answer_that_is_lost_on_its_way(
