@@ -98,7 +98,7 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (the first time this takes a minute) ..."
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --editable ".[serve,crypto,grpc,postgres,nats,redis,mcp]" --group test --group check
+	@$(BIN)/python -m pip install --quiet --editable ".[serve,crypto,grpc,postgres,nats,redis,mcp,pay]" --group test --group check
 	@touch $@
 
 $(BENCH_STAMP): $(STAMP)

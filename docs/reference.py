@@ -19,6 +19,7 @@ PACKAGES = {
     "dragoman.admin": "Read a store as an operator.",
     "dragoman.catalog": "Read and write catalogs of agents.",
     "dragoman.registry": "Keep a registry of agents, and ask it.",
+    "dragoman.payments": "Be paid for skills, and pay for those of others.",
     "dragoman.security": "Identify callers.",
     "dragoman.prompt_safety": "Show text of other agents to a model.",
     "dragoman.orchestrator": "Have a team of agents do the work.",

@@ -383,3 +383,23 @@ def test_what_is_no_origin(name: str) -> None:
 def test_what_goes_for_others() -> None:
     with pytest.raises(ValueError, match="must be refuse or accept"):
         Origins({}, others="allow")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("by", "signed"),
+    [
+        (OLD, True),
+        (TrustedKeys(), True),
+        (Origins({A: OLD}, others="accept"), True),
+        (Origins({"https://b.example": OLD}, others="accept"), False),
+        (None, False),
+    ],
+    ids=["key", "first use", "known origin", "accepted", "nothing asked"],
+)
+async def test_whether_a_paused_task_is_of_a_signed_agent(by: Any, signed: bool) -> None:
+    site = Site(_signed(A, OLD), [OLD])
+    async with Client.connect(A, signed_by=by, transport=site) as client:
+        assert client._connection.verified is signed
+    if not isinstance(by, TrustedKeys | Origins):  # these need an address
+        async with Client.connect(client.card, signed_by=by, transport=site) as client:
+            assert client._connection.verified is signed

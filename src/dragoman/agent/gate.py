@@ -41,7 +41,9 @@ class GatedWork(Protocol):
 
         A durable handler continues where it was. Any other handler runs again after a crash only
         as often as the agent's `retries` allow; then the status is `failed`. What the gate does
-        after `run` finds the same status when the turn runs again."""
+        after `run` finds the same status when the turn runs again. If the task is canceled, the
+        status is `canceled`, and the gate has the rest of the grace period. If the worker must give
+        the task to another one, CancelledError is raised, which the gate lets pass."""
 
     async def save(self, value: Any) -> None:
         """Keep a JSON value or bytes for the later turns of this task. Clients never see it. It is

@@ -132,7 +132,8 @@ class AgentConnection:
             target = self.target
             if isinstance(target, AgentCard):
                 if self._verifier is not None:
-                    await self._verifier.verify(target, fetch=self.cards.keys)
+                    found = await self._verifier.verify(target, fetch=self.cards.keys)
+                    self.cards.signed = found is not None
                 self.card = target
             else:
                 where = address(target)
@@ -283,7 +284,7 @@ class AgentConnection:
     @property
     def verified(self) -> bool:
         """Whether a signature of the card was verified."""
-        return self._verifier is not None or self.cards.verifier is not None
+        return self.cards.signed
 
     @property
     def recipient(self) -> str:

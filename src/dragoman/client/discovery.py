@@ -116,6 +116,8 @@ class Cards:
         self._card_cache = card_cache or CardCache()
         self.verifier = verifier
         """Decides whether the signatures of a card are good enough; None accepts any card."""
+        self.signed = False
+        """Whether a signature of the last card was verified. (The verifier may accept others.)"""
         self._strict = strict
         """Whether a card must have all required fields."""
         self._confine = confine or (lambda: None)
@@ -178,7 +180,9 @@ class Cards:
 
     async def _read(self, body: bytes, where: str, url: str) -> AgentCard:
         """Decode the card in a document. If it must be signed, return what the signature covers."""
-        return await self._verified(body, where, url) or decode(body, where, self._strict)
+        signed = await self._verified(body, where, url)
+        self.signed = signed is not None
+        return signed or decode(body, where, self._strict)
 
     async def extended(self, reading: Reading, url: str) -> AgentCard:
         """Check an extended card that the agent at this URL returned, in the same way."""

@@ -56,9 +56,25 @@ class Work:
                 await run.work()
             else:
                 run.withheld = _ending(await self._journal.work(self._attempt))
+        except asyncio.CancelledError as error:
+            if run.lost or run.reason not in ("cancel", "deadline"):
+                raise  # another worker continues
+            self._stopped(error)
         finally:
             run.withholds = False
         return run.withheld
+
+    def _stopped(self, error: asyncio.CancelledError) -> None:
+        """The task was canceled, or the time is up: the gate does what is left to do."""
+        run = self._run
+        if (task := asyncio.current_task()) is not None:
+            task.uncancel()
+        if run.reason == "cancel":
+            event = run.turn._status(TaskState.CANCELED, None, None)
+        else:
+            run.note_stop(error)
+            event = run.turn._status(TaskState.FAILED, run.words("deadline"), None)
+        run.withheld = run.withheld or event  # type: ignore[assignment]
 
     async def _attempt(self, attempt: int) -> bytes:
         """Run a handler that is not durable: it knows nothing of the turn's journal."""

@@ -439,6 +439,10 @@ class Run(RunWrites, RunReads):
         if self.withheld is None and not self.paused:
             self._append(self.turn._status(TaskState.COMPLETED, None, None), ours=True)
 
+    def note_stop(self, error: BaseException) -> None:
+        """Log for operators what ended the handler at its deadline."""
+        self._note_failure("deadline", self.words("deadline"), error)
+
     def let_go_of_status(self) -> None:
         """Append the status that was held back."""
         event, self.withheld = self.withheld, None

@@ -19,7 +19,7 @@ from dragoman.bindings.grpc import _handler
 from dragoman.dialects.protobuf.package_codec import PACKAGES
 from dragoman.model.events import RESUME
 from dragoman.model.operations import OPERATIONS
-from dragoman.server import service
+from dragoman.server import webhook_configs
 from tests.contract.bindings.conftest import Start
 from tests.harness.app import RunningApp
 
@@ -129,7 +129,7 @@ async def test_messages_that_begin_a_task_at_the_same_time_follow_each_other(fir
 async def test_a_task_has_no_more_webhooks_by_sends_than_otherwise(
     first: First, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "WEBHOOKS", 2)
+    monkeypatch.setattr(webhook_configs, "WEBHOOKS", 2)
     hooks = [{"id": id, "url": "http://example.com/"} for id in ("a", "b", "b", "c")]
     task, answers = "", []
     for number, hook in enumerate(hooks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -19,8 +20,10 @@ from dragoman import (
     Turn,
     UserError,
 )
+from dragoman.model.types import SendMessageRequest
 from dragoman.stores.store import Store
 from tests.harness.lives import Lives
+from tests.harness.workers import CALL
 
 URI = "https://example.org/ext/ticket"
 
@@ -76,9 +79,6 @@ async def answer(lives: Lives, task: str, **metadata: Any) -> None:
         task_id=task,
         metadata=metadata,
     )
-    from dragoman.model.types import SendMessageRequest
-    from tests.harness.workers import CALL
-
     await lives.service._accept(SendMessageRequest(message=message), lives.scope, CALL)
 
 
@@ -254,8 +254,6 @@ async def test_a_cancel_while_the_gate_asks(store: Store, durable: bool) -> None
 
 @pytest.mark.parametrize("durable", [False, True], ids=["plain", "durable"])
 async def test_a_cancel_of_the_work_gets_what_the_gate_adds(store: Store, durable: bool) -> None:
-    import asyncio
-
     started = asyncio.Event()
 
     async def handler(turn: Turn) -> None:
@@ -275,6 +273,49 @@ async def test_a_cancel_of_the_work_gets_what_the_gate_adds(store: Store, durabl
     found = await lives.task(task)
     assert found.status.state is TaskState.CANCELED
     assert last(found) == ("You had a ticket", {"ticket": 7}, (URI,))
+    assert lives.done == {"check": 1, "CANCELED": 1}
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["plain", "durable"])
+async def test_a_worker_that_gives_the_task_away_ends_nothing(store: Store, durable: bool) -> None:
+    started = asyncio.Event()
+
+    async def handler(turn: Turn) -> str:
+        if not started.is_set():
+            started.set()
+            await asyncio.sleep(60)
+        return "done"
+
+    lives = gated(handler, store, durable=durable, retries=1)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await answer(lives, task, ticket=7)
+    worker = lives.worker()
+    run = worker.begin(await lives.claim(worker))
+    await started.wait()
+    run.stop("drain")
+    await run.task
+    assert lives.done == {"check": 1}
+    await lives.life()
+    found = await lives.task(task)
+    assert (found.status.state, texts(found)) == (TaskState.COMPLETED, ["done"])
+    assert lives.done == {"check": 1, "COMPLETED": 1}
+
+
+async def test_the_deadline_of_the_work(store: Store) -> None:
+    async def handler(turn: Turn) -> None:
+        await asyncio.sleep(60)
+
+    lives = gated(handler, store, durable=False, timeout=0.3)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await answer(lives, task, ticket=7)
+    async with lives.working():
+        found = await lives.ended(task)
+    assert found.status.state is TaskState.FAILED
+    assert last(found)[0].startswith("The agent did not finish")
+    assert last(found)[1] == {"ticket": 7}
+    assert lives.done == {"check": 1, "FAILED": 1}
 
 
 def test_the_card_requires_an_extension_only_if_all_skills_do() -> None:

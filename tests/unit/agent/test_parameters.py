@@ -255,7 +255,7 @@ def deep(levels: int) -> Any:
     return value
 
 
-LEVELS = 900 if sys.version_info < (3, 12) else 3000
+LEVELS = 900 if sys.version_info < (3, 12) else 1300
 """More than a model or a struct is read with, and less than JSON is written with."""
 
 

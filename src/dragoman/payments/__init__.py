@@ -1,0 +1,88 @@
+"""Payments between agents by x402: what skills cost, and what a client may pay.
+
+    merchant = Merchant(Facilitator("https://facilitator.example"))
+
+    @agent.skill(gate=merchant.price(Price("0.10", "USDC", network="base-sepolia", to="0x…")))
+    async def analyze(turn: Turn, repo: str): ...
+
+    wallet = Wallet(key="env:WALLET_KEY", per_call="0.50 USDC", per_day="5 USDC")
+    async with Client.connect(url, answer=wallet) as agent: ...
+
+`objects` has the values of x402, `extension` their place in A2A messages, `checks` compares a
+payment with an offer, `merchant`, `facilitator` and `chain` are the side that is paid, `wallet`,
+`ledger` and `signing` the side that pays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dragoman.payments.chain import Chain
+    from dragoman.payments.extension import (
+        PaymentError,
+        PaymentStatus,
+        payment_required,
+        payments,
+    )
+    from dragoman.payments.facilitator import Facilitator
+    from dragoman.payments.ledger import LedgerUnavailable
+    from dragoman.payments.merchant import Merchant, PaidSkill, PaymentRecord
+    from dragoman.payments.networks import Asset
+    from dragoman.payments.objects import MalformedObject, Offer, Receipt, Requirement
+    from dragoman.payments.price import Price
+    from dragoman.payments.signing import Signer
+    from dragoman.payments.wallet import PaymentRefused, ProposedPayment, Wallet
+
+__all__ = [
+    "Asset",
+    "Chain",
+    "Facilitator",
+    "LedgerUnavailable",
+    "MalformedObject",
+    "Merchant",
+    "Offer",
+    "PaidSkill",
+    "PaymentError",
+    "PaymentRecord",
+    "PaymentRefused",
+    "PaymentStatus",
+    "Price",
+    "ProposedPayment",
+    "Receipt",
+    "Requirement",
+    "Signer",
+    "Wallet",
+    "payment_required",
+    "payments",
+]
+
+_PLACES = {
+    "Asset": "networks",
+    "Chain": "chain",
+    "Facilitator": "facilitator",
+    "LedgerUnavailable": "ledger",
+    "Merchant": "merchant",
+    "PaidSkill": "merchant",
+    "PaymentError": "extension",
+    "PaymentRecord": "merchant",
+    "PaymentRefused": "wallet",
+    "PaymentStatus": "extension",
+    "Price": "price",
+    "ProposedPayment": "wallet",
+    "Signer": "signing",
+    "Wallet": "wallet",
+    "payment_required": "extension",
+    "payments": "extension",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(f"{__name__}.{_PLACES.get(name, 'objects')}"), name)
+    globals()[name] = found
+    return found

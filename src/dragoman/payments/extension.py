@@ -1,0 +1,89 @@
+"""The A2A x402 extension, versions 0.2 and 0.1: its URIs, and its metadata in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from dragoman import Message
+from dragoman.client import Result
+from dragoman.payments.objects import (
+    MalformedObject,
+    Offer,
+    Receipt,
+    read_offer,
+    read_receipts,
+)
+
+URIS: Mapping[str, str] = {
+    "0.2": "https://github.com/google-agentic-commerce/a2a-x402/blob/main/spec/v0.2",
+    "0.1": "https://github.com/google-a2a/a2a-x402/v0.1",
+}
+"""The URI of each version, the newest first. Their metadata is the same."""
+STATUS = "x402.payment.status"
+REQUIRED = "x402.payment.required"
+PAYLOAD = "x402.payment.payload"
+RECEIPTS = "x402.payment.receipts"
+ERROR = "x402.payment.error"
+
+
+class PaymentStatus(StrEnum):
+    """The state of a payment, as messages name it."""
+
+    REQUIRED = "payment-required"
+    REJECTED = "payment-rejected"
+    SUBMITTED = "payment-submitted"
+    VERIFIED = "payment-verified"
+    COMPLETED = "payment-completed"
+    FAILED = "payment-failed"
+
+
+class PaymentError(StrEnum):
+    """Why a payment failed."""
+
+    INSUFFICIENT_FUNDS = "INSUFFICIENT_FUNDS"
+    INVALID_SIGNATURE = "INVALID_SIGNATURE"
+    EXPIRED_PAYMENT = "EXPIRED_PAYMENT"
+    DUPLICATE_NONCE = "DUPLICATE_NONCE"
+    NETWORK_MISMATCH = "NETWORK_MISMATCH"
+    INVALID_AMOUNT = "INVALID_AMOUNT"
+    SETTLEMENT_FAILED = "SETTLEMENT_FAILED"
+
+
+def active(extensions: Iterable[str]) -> str:
+    """Return the URI of the newest version among these; empty if there is none."""
+    given = set(extensions)
+    return next((uri for uri in URIS.values() if uri in given), "")
+
+
+def metadata(message: Message | None) -> Mapping[str, Any]:
+    """Return the metadata of a message."""
+    return (message.metadata or {}) if message is not None else {}
+
+
+def payment_required(result: Result) -> Offer | None:
+    """Return the offer if the task of a result waits for a payment, else None. Raises
+    MalformedObject if it asks for a payment in a way that this client does not understand, such as
+    inside of another protocol's objects."""
+    task = result.task
+    if task is None or not task.status.state.interrupted:
+        return None
+    found = metadata(task.status.message)
+    if found.get(STATUS) != PaymentStatus.REQUIRED:
+        return None
+    if REQUIRED not in found:
+        raise MalformedObject("the task asks for a payment inside of another protocol (AP2)")
+    return read_offer(found[REQUIRED])
+
+
+def payments(result: Result) -> Sequence[Receipt]:
+    """Return the receipts of the payments for the task of a result."""
+    task = result.task
+    if task is None:
+        return ()
+    said = [task.status.message, *reversed(task.history)]
+    for message in said:
+        if RECEIPTS in (found := metadata(message)):
+            return read_receipts(found[RECEIPTS])
+    return ()

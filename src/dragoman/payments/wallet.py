@@ -1,0 +1,319 @@
+"""The wallet: pays for tasks of other agents, within limits."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman import Message, Part, Role
+from dragoman.client import PausedTask
+from dragoman.payments import ledger
+from dragoman.payments.extension import (
+    PAYLOAD,
+    REQUIRED,
+    STATUS,
+    URIS,
+    PaymentStatus,
+    active,
+    metadata,
+)
+from dragoman.payments.ledger import Ledger, Signed
+from dragoman.payments.networks import TEST_ASSETS, Asset, decimal
+from dragoman.payments.objects import (
+    SCHEME,
+    Authorization,
+    MalformedObject,
+    Offer,
+    Payload,
+    Requirement,
+    canonical,
+    payload_object,
+    read_offer,
+    requirement_object,
+)
+from dragoman.payments.signing import Signer, key_signer, new_nonce
+
+LONGEST = 600
+"""An authorization is valid for so many seconds at most."""
+DAY = 24 * 3600.0
+FILES = Path("~/.local/state/dragoman")
+
+
+class PaymentRefused(Exception):
+    """The wallet does not pay. The text has the price and the reason."""
+
+
+class ProposedPayment(Struct, frozen=True):
+    """A payment to a receiver that the wallet does not know yet."""
+
+    url: str
+    """The URL of the agent."""
+    agent: str
+    """The name on its card."""
+    amount: str
+    """The amount and the asset, such as `0.1 USDC`."""
+    network: str
+    to: str
+    before: str = ""
+    """The receiver that was known before, if the agent now names another one."""
+
+
+OnPayment = Callable[[ProposedPayment], bool | Awaitable[bool]]
+
+
+class Wallet:
+    """Pays for tasks: `Client.connect(url, answer=Wallet(key="env:WALLET_KEY", …))`.
+
+    `per_call` is the most for one task, `per_day` the most in 24 hours, such as `"0.50 USDC"`; both
+    are needed. `file` has what was signed; all processes that use the key must share it. `assets`
+    is what it pays with: by default, USDC on test networks. `receivers` names the address of an
+    agent's origin; the address of another agent is asked of `on_payment`, and then kept. An agent
+    whose signed card names the receiver is not asked about.
+    """
+
+    def __init__(
+        self,
+        key: str | Signer,
+        *,
+        per_call: str,
+        per_day: str,
+        file: str | Path | None = None,
+        assets: Sequence[Asset] = TEST_ASSETS,
+        receivers: Mapping[str, str] | None = None,
+        on_payment: OnPayment | None = None,
+    ) -> None:
+        self._signer = key_signer(key) if isinstance(key, str) else key
+        self.address = self._signer.address
+        self._per_call = _limit("per_call", per_call)
+        self._per_day = _limit("per_day", per_day)
+        self._assets = {(asset.network, asset.address.lower()): asset for asset in assets}
+        self._given = {_origin(url): to.lower() for url, to in (receivers or {}).items()}
+        self._on_payment = on_payment
+        name = f"wallet-{self.address.lower()}.json"
+        self.file = Path(file) if file is not None else FILES.expanduser() / name
+
+    def __repr__(self) -> str:
+        return f"Wallet({self.address})"
+
+    @property
+    def extensions(self) -> Sequence[str]:
+        """See `dragoman.client.Answerer`."""
+        return tuple(URIS.values())
+
+    async def answer(self, paused: PausedTask) -> Message | None:
+        """Pay for a task that asks for a payment. Raises PaymentRefused. See
+        `dragoman.client.Answerer`."""
+        question = paused.task.status.message
+        said = metadata(question)
+        if question is None or said.get(STATUS) != PaymentStatus.REQUIRED:
+            return None
+        if REQUIRED not in said:
+            raise PaymentRefused("the agent asks for a payment inside of another protocol (AP2)")
+        try:
+            offer = read_offer(said[REQUIRED])
+        except MalformedObject as error:
+            raise PaymentRefused(f"the agent's offer cannot be read: {error}") from None
+        required, asset = self._choose(offer)
+        _check_origin(required, paused.url, asset)
+        await self._check_receiver(required, asset, paused)
+        about = [paused.task.id, question.message_id, requirement_object(required, 2)]
+        digest = hashlib.sha256(canonical([_origin(paused.url), *about])).hexdigest()
+        payload = await self._pay(digest, required, asset, offer.version, paused)
+        return Message(
+            message_id=f"x402-{digest[:32]}",
+            role=Role.USER,
+            parts=(Part(text=f"Payment of {asset.shown(required.amount)}"),),
+            metadata={
+                STATUS: PaymentStatus.SUBMITTED.value,
+                PAYLOAD: payload_object(payload),
+            },
+            extensions=(active(question.extensions) or next(iter(URIS.values())),),
+        )
+
+    # -- what is paid
+
+    def _choose(self, offer: Offer) -> tuple[Requirement, Asset]:
+        """The first way to pay that this wallet can and may use."""
+        for required in offer.accepts:
+            asset = self._assets.get((required.network, required.asset.lower()))
+            domain = (required.name, required.domain_version)
+            fits = asset is not None and domain in (("", ""), (asset.name, asset.version))
+            if asset is not None and fits and required.scheme == SCHEME and required.amount > 0:
+                return required, asset
+        first = offer.accepts[0]
+        raise PaymentRefused(
+            f"the agent asks for {first.amount} units of {first.asset} on {first.network}, which "
+            "is none of this wallet's assets"
+        )
+
+    async def _check_receiver(
+        self, required: Requirement, asset: Asset, paused: PausedTask
+    ) -> None:
+        """Raise PaymentRefused unless the receiver is the agent's known one, or is approved now."""
+        origin, to = _origin(paused.url), required.pay_to.lower()
+        place = f"{origin} {asset.network} {asset.address.lower()}"
+        known = self._given.get(origin) or await asyncio.to_thread(self._known, place)
+        if known == to:
+            return
+        if not known and paused.verified and to in _receivers(paused):
+            await asyncio.to_thread(self._pin, place, to)
+            return
+        shown = asset.shown(required.amount)
+        proposed = ProposedPayment(
+            paused.url, paused.card.name, shown, asset.network, required.pay_to, known or ""
+        )
+        approved = False
+        if self._on_payment is not None and origin not in self._given:
+            asked = self._on_payment(proposed)
+            approved = await asked if inspect.isawaitable(asked) else asked
+        if approved is not True:
+            why = f"the receiver was {known} before" if known else "the receiver is not known"
+            raise PaymentRefused(
+                f"the agent asks for {shown} to {required.pay_to}, and {why}: name it in "
+                "`receivers`, or approve it in `on_payment`"
+            )
+        await asyncio.to_thread(self._pin, place, to)
+
+    def _known(self, place: str) -> str:
+        with ledger.locked(self.file):
+            return ledger.load(self.file).receivers.get(place, "")
+
+    def _pin(self, place: str, to: str) -> None:
+        with ledger.locked(self.file):
+            found = ledger.load(self.file)
+            found.receivers[place] = to
+            ledger.store(self.file, found)
+
+    # -- paying
+
+    async def _pay(
+        self, digest: str, required: Requirement, asset: Asset, version: int, paused: PausedTask
+    ) -> Payload:
+        """The signed payment for an offer; the same one if there is one already."""
+        signed = await asyncio.to_thread(self._count, digest, required, asset, paused)
+        if not signed.signature:
+            domain = requirement_with_domain(required, asset)
+            signed.signature = await self._signer.sign(domain, signed.authorization)
+            signed = await asyncio.to_thread(self._keep, signed)
+        return Payload(
+            version=version,
+            network=required.network,
+            authorization=signed.authorization,
+            signature=signed.signature,
+            accepted=required if version == 2 else None,
+        )
+
+    def _count(
+        self, digest: str, required: Requirement, asset: Asset, paused: PausedTask
+    ) -> Signed:
+        """Count a payment, durably, before it is signed. Raises PaymentRefused."""
+        now = time.time()
+        with ledger.locked(self.file):
+            found = ledger.load(self.file)
+            for one in found.payments:
+                if one.offer == digest:
+                    return one
+            self._check_limits(found, required, asset, paused, now)
+            until = int(now) + min(required.timeout, LONGEST)
+            signed = Signed(
+                offer=digest,
+                origin=_origin(paused.url),
+                task=paused.task.id,
+                symbol=asset.symbol,
+                amount=required.amount,
+                decimals=asset.decimals,
+                network=required.network,
+                to=required.pay_to,
+                at=now,
+                authorization=Authorization(
+                    payer=self.address,
+                    to=required.pay_to,
+                    value=required.amount,
+                    valid_after=0,
+                    valid_before=until,
+                    nonce=new_nonce(),
+                ),
+            )
+            found.payments.append(signed)
+            ledger.store(self.file, found)
+            return signed
+
+    def _check_limits(
+        self, found: Ledger, required: Requirement, asset: Asset, paused: PausedTask, now: float
+    ) -> None:
+        origin, amount = _origin(paused.url), Decimal(required.amount).scaleb(-asset.decimals)
+        spent = [one for one in found.payments if one.symbol == asset.symbol]
+        task = [one for one in spent if (one.origin, one.task) == (origin, paused.task.id)]
+        recent = [one for one in spent if one.at > now - DAY]
+        for name, (most, symbol), before in (
+            ("per_call", self._per_call, task),
+            ("per_day", self._per_day, recent),
+        ):
+            units = (Decimal(one.amount).scaleb(-one.decimals) for one in before)
+            spent_before = sum(units, Decimal(0)).normalize()
+            if symbol != asset.symbol or spent_before + amount > most:
+                raise PaymentRefused(
+                    f"the agent asks for {asset.shown(required.amount)}; {spent_before:f} "
+                    f"{asset.symbol} are counted already, and the limit {name} is {most:f} {symbol}"
+                )
+
+    def _keep(self, signed: Signed) -> Signed:
+        """Store the signature before it is sent; another process may have been faster."""
+        with ledger.locked(self.file):
+            found = ledger.load(self.file)
+            for one in found.payments:
+                if one.offer == signed.offer:
+                    one.signature = one.signature or signed.signature
+                    ledger.store(self.file, found)
+                    return one
+        raise PaymentRefused("the wallet's file has lost the payment: nothing is sent")
+
+
+def requirement_with_domain(required: Requirement, asset: Asset) -> Requirement:
+    """A way to pay with the EIP-712 domain of the asset that the wallet knows."""
+    return replace(required, name=asset.name, domain_version=asset.version)
+
+
+def _limit(name: str, value: str) -> tuple[Decimal, str]:
+    amount, _, symbol = value.strip().partition(" ") if isinstance(value, str) else ("", "", "")
+    if not symbol.strip():
+        raise ValueError(f"Wallet: {name}: expected an amount and an asset, such as '0.50 USDC'")
+    found = decimal(amount)
+    if found < 0:
+        raise ValueError(f"Wallet: {name}: must not be less than 0")
+    return found, symbol.strip()
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}".lower()
+
+
+def _check_origin(required: Requirement, url: str, asset: Asset) -> None:
+    """Raise PaymentRefused if an offer names a resource at another origin."""
+    resource = required.resource
+    if "://" in resource and _origin(resource) != _origin(url):
+        raise PaymentRefused(
+            f"the agent asks for {asset.shown(required.amount)} for something at another origin: "
+            f"{_origin(resource)[:200]}"
+        )
+
+
+def _receivers(paused: PausedTask) -> set[str]:
+    """The receivers that the card names in the extension."""
+    found: set[str] = set()
+    for extension in paused.card.capabilities.extensions:
+        prices = (extension.params or {}).get("prices")
+        if extension.uri in URIS.values() and isinstance(prices, dict):
+            named = (one.get("payTo") for one in prices.values() if isinstance(one, dict))
+            found |= {to.lower() for to in named if isinstance(to, str)}
+    return found

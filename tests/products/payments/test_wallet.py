@@ -1,0 +1,258 @@
+"""The limits of a wallet, and its file."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from dragoman import (
+    Agent,
+    AgentCard,
+    AgentExtension,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskState,
+    TaskStatus,
+)
+from dragoman.client import PausedTask
+from dragoman.model.types import AgentCapabilities
+from dragoman.payments import Asset, LedgerUnavailable, PaymentRefused, Price, Signer, Wallet
+from dragoman.payments.extension import PAYLOAD, REQUIRED, STATUS, URIS
+from dragoman.payments.ledger import load
+from dragoman.payments.objects import Offer, offer_object, read_payload
+from dragoman.payments.signing import key_signer, signer_of
+from tests.products.payments.loopback_facilitator import KEY, PAYER, SHOP, TOKEN
+from tests.products.payments.parts import PRICE, wallet
+
+OTHER = "0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"
+
+_shop = Agent("Shop", description="Sells.")
+_shop.handler(print)
+CARD = _shop.card("http://inside")
+
+
+def paused(
+    price: Any = PRICE,
+    *,
+    task: str = "t-1",
+    message: str = "m-1",
+    url: str = "http://inside/",
+    version: int = 1,
+    verified: bool = False,
+    card: AgentCard | None = None,
+    resource: str = "",
+    **said: Any,
+) -> PausedTask:
+    required = price.requirement(resource=resource) if isinstance(price, Price) else price
+    metadata = {
+        STATUS: "payment-required",
+        REQUIRED: offer_object(Offer((required,), version)),
+        **said,
+    }
+    asked = Message(
+        message_id=message,
+        role=Role.AGENT,
+        parts=(Part(text="Pay"),),
+        metadata=metadata,
+        extensions=(URIS["0.2"],),
+    )
+    status = TaskStatus(state=TaskState.INPUT_REQUIRED, message=asked)
+    found = Task(id=task, context_id="c", status=status)
+    return PausedTask(found, card or CARD, url, verified)
+
+
+def payload(message: Message | None) -> Any:
+    assert message is not None and message.metadata is not None
+    return read_payload(message.metadata[PAYLOAD])
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_what_is_sent(tmp_path: Path, version: int) -> None:
+    paying = wallet(tmp_path)
+    message = await paying.answer(paused(version=version))
+    found = payload(message)
+    assert message is not None and message.extensions == (URIS["0.2"],)
+    assert (found.version, found.authorization.value) == (version, 100_000)
+    assert signer_of(found, PRICE.requirement()) == PAYER
+    assert found.authorization.valid_before - load(paying.file).payments[0].at <= 601
+    # stored before it is sent, and readable by its owner only
+    assert stat.S_IMODE(paying.file.stat().st_mode) == 0o600
+    assert load(paying.file).payments[0].signature == found.signature
+
+
+async def test_the_same_offer_gets_the_same_payment(tmp_path: Path) -> None:
+    first = await wallet(tmp_path).answer(paused())
+    again = await wallet(tmp_path).answer(paused())  # another process
+    assert first == again
+    assert len(load(tmp_path / "wallet.json").payments) == 1
+    other = await wallet(tmp_path).answer(paused(message="m-2"))
+    assert payload(other).authorization.nonce != payload(first).authorization.nonce
+
+
+async def test_a_crash_before_the_signature(tmp_path: Path) -> None:
+    async def crash(data: Any) -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await wallet(tmp_path, key=Signer(PAYER, crash)).answer(paused())
+    (counted,) = load(tmp_path / "wallet.json").payments
+    assert (counted.signature, counted.amount) == ("", 100_000)
+    message = await wallet(tmp_path).answer(paused())
+    assert payload(message).authorization == counted.authorization
+    assert len(load(tmp_path / "wallet.json").payments) == 1
+
+
+async def test_many_at_once(tmp_path: Path) -> None:
+    async def one(number: int) -> bool:
+        try:
+            await wallet(tmp_path, per_day="0.50 TEST").answer(paused(task=f"t-{number}"))
+        except PaymentRefused:
+            return False
+        return True
+
+    paid = await asyncio.gather(*(one(number) for number in range(12)))
+    assert paid.count(True) == 5
+    assert sum(one.amount for one in load(tmp_path / "wallet.json").payments) == 500_000
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks", "why"),
+    [
+        ({"per_call": "0.25 TEST"}, ["a", "a", "a"], "0.2 TEST are counted.*per_call is 0.25"),
+        ({"per_call": "0.09 TEST"}, ["a"], "asks for 0.1 TEST.*per_call is 0.09"),
+        ({"per_day": "0.25 TEST"}, ["a", "b", "c"], "0.2 TEST are counted.*per_day is 0.25"),
+        ({"per_day": "5 USDC"}, ["a"], "per_day is 5 USDC"),
+        ({"per_call": "0 TEST"}, ["a"], "per_call is 0 TEST"),
+    ],
+)
+async def test_limits(tmp_path: Path, options: Any, tasks: list[str], why: str) -> None:
+    paying = wallet(tmp_path, **options)
+    *before, last = enumerate(tasks)
+    for number, task in before:
+        await paying.answer(paused(task=task, message=f"m-{number}"))
+    with pytest.raises(PaymentRefused, match=why):
+        await paying.answer(paused(task=last[1], message="last"))
+    known = load(paying.file).payments if paying.file.exists() else []
+    assert len(known) == len(before)
+
+
+async def test_a_day_later(tmp_path: Path) -> None:
+    paying = wallet(tmp_path, per_day="0.10 TEST")
+    await paying.answer(paused(task="a"))
+    found = load(paying.file)
+    found.payments[0].at -= 24 * 3600 + 1
+    paying.file.write_bytes(msgspec.json.encode(found))
+    assert await paying.answer(paused(task="b")) is not None
+
+
+@pytest.mark.parametrize("limit", ["", "0.5", "USDC", "-1 USDC", "nan USDC", "x USDC", None, 1])
+def test_without_a_limit_there_is_no_wallet(tmp_path: Path, limit: Any) -> None:
+    for name in ("per_call", "per_day"):
+        with pytest.raises(ValueError):
+            wallet(tmp_path, **{name: limit})
+    with pytest.raises(TypeError):
+        Wallet(key="env:WALLET_KEY", per_call="1 USDC")  # type: ignore[call-arg]
+
+
+async def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "folder").write_text("a file")
+    with pytest.raises(LedgerUnavailable, match="locked"):
+        await wallet(tmp_path, file=tmp_path / "folder" / "wallet.json").answer(paused())
+    (tmp_path / "wallet.json").write_text("{")
+    with pytest.raises(LedgerUnavailable, match="read"):
+        await wallet(tmp_path).answer(paused())
+
+
+@pytest.mark.parametrize(
+    "price",
+    [
+        Price("0.10", Asset("TEST", "eip155:31337", OTHER, "Test Dollar", "1"), to=SHOP),
+        Price("0.10", replace(TOKEN, network="eip155:8453"), to=SHOP),
+        Price("0.10", replace(TOKEN, name="Other"), to=SHOP),
+        Price("0.10", "USDC", network="base", to=SHOP),
+        replace(PRICE.requirement(), scheme="upto"),
+    ],
+    ids=["contract", "network", "domain", "real money", "scheme"],
+)
+async def test_other_assets_and_networks(tmp_path: Path, price: Any) -> None:
+    with pytest.raises(PaymentRefused, match="none of this wallet's assets"):
+        await wallet(tmp_path).answer(paused(price))
+
+
+async def test_a_receiver_must_be_known(tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    async def approve(proposed: Any) -> bool:
+        asked.append(proposed)
+        return bool(proposed.to == SHOP)
+
+    with pytest.raises(PaymentRefused, match="the receiver is not known"):
+        await wallet(tmp_path, receivers={}).answer(paused())
+    paying = wallet(tmp_path, receivers={}, on_payment=approve)
+    assert await paying.answer(paused()) is not None
+    assert (asked[0].agent, asked[0].amount, asked[0].before) == ("Shop", "0.1 TEST", "")
+    # it is kept, for this agent only
+    assert await wallet(tmp_path, receivers={}).answer(paused(message="m-2")) is not None
+    with pytest.raises(PaymentRefused, match="the receiver is not known"):
+        await wallet(tmp_path, receivers={}).answer(paused(url="http://other/"))
+    changed = paused(Price("0.10", TOKEN, to=OTHER), message="m-3")
+    with pytest.raises(PaymentRefused, match=f"was {SHOP.lower()} before"):
+        await paying.answer(changed)
+    assert asked[-1].before == SHOP.lower()
+    with pytest.raises(PaymentRefused, match="the receiver was"):
+        await wallet(tmp_path, on_payment=lambda proposed: True).answer(changed)  # given: fixed
+
+
+async def test_a_signed_card_names_the_receiver(tmp_path: Path) -> None:
+    prices = {"analyze": {"payTo": SHOP}}
+    extension = AgentExtension(uri=URIS["0.2"], params={"prices": prices})
+    card = replace(CARD, capabilities=AgentCapabilities(extensions=(extension,)))
+    paying = wallet(tmp_path, receivers={})
+    with pytest.raises(PaymentRefused, match="not known"):
+        await paying.answer(paused(card=card))
+    with pytest.raises(PaymentRefused, match="not known"):
+        await paying.answer(paused(Price("0.10", TOKEN, to=OTHER), card=card, verified=True))
+    assert await paying.answer(paused(card=card, verified=True)) is not None
+
+
+async def test_an_offer_for_another_origin(tmp_path: Path) -> None:
+    with pytest.raises(PaymentRefused, match="another origin: https://bank"):
+        await wallet(tmp_path).answer(paused(resource="https://bank.example/x"))
+    assert await wallet(tmp_path).answer(paused(resource="http://inside/x")) is not None
+
+
+async def test_other_pauses_are_left_to_the_caller(tmp_path: Path) -> None:
+    paying = wallet(tmp_path)
+    assert await paying.answer(paused(**{STATUS: "payment-failed"})) is None
+    with pytest.raises(PaymentRefused, match="AP2"):
+        found = paused()
+        assert found.task.status.message is not None
+        message = replace(found.task.status.message, metadata={STATUS: "payment-required"})
+        status = replace(found.task.status, message=message)
+        await paying.answer(replace(found, task=replace(found.task, status=status)))
+    with pytest.raises(PaymentRefused, match="cannot be read"):
+        await paying.answer(paused(**{REQUIRED: {"x402Version": 1, "accepts": [{}]}}))
+
+
+def test_a_key_is_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paying = wallet(tmp_path)
+    shown = f"{paying!r} {paying.__dict__} {key_signer('env:WALLET_KEY')!r}"
+    assert KEY[2:] not in shown
+    monkeypatch.setenv("WALLET_KEY", KEY + "zz")
+    with pytest.raises(ValueError, match="no private key") as error:
+        wallet(tmp_path)
+    assert KEY[2:] not in repr(error.value) and error.value.__cause__ is None
+    assert error.value.__context__ is None
+    with pytest.raises(ValueError, match="no variable 'MISSING'"):
+        wallet(tmp_path, key="env:MISSING")
+    with pytest.raises(ValueError, match="name a variable") as error:
+        wallet(tmp_path, key=KEY)
+    assert KEY[2:] not in str(error.value)
