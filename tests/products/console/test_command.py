@@ -103,6 +103,15 @@ def test_without_a_terminal_on_this_machine_there_is_no_console(
         assert served.output() == ""
 
 
+@pytest.mark.parametrize(("more", "status"), [((), 200), (("--set", "agent_page=false"), 405)])
+def test_a_browser_gets_the_page_of_the_agent(
+    here: Path, more: tuple[str, ...], status: int
+) -> None:
+    with printing(here, "serve", "booking:agent", "--port", "0", *more) as served:
+        base = served.address()[0].partition("/console/")[0]
+        assert httpx.get(base, headers={"accept": "text/html"}).status_code == status
+
+
 def test_the_option_needs_auth(here: Path) -> None:
     told = refused(run(here, "serve", "booking:agent", "--console"))
     assert told.startswith("dragoman: console: needs auth")

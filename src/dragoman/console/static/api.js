@@ -120,8 +120,9 @@ export function follow({ stream, on, read, online, every = 1000 }) {
         await pause(every, signal);
       } catch (error) {
         if (signal.aborted) return;
-        if (error.status === 401 || error.status === 404) return online(false, error);
         online(false, error);
+        if (error.status === 404) return;
+        if (error.status === 401) wait = 3000; // somebody may log in again in another tab
         await pause(wait, signal);
         wait = Math.min(wait * 1.6, 3000);
       }
