@@ -53,6 +53,7 @@ from dragoman.payments.objects import (
     receipt_object,
 )
 from dragoman.payments.price import Price
+from dragoman.payments.signing import check_installed
 
 logger = logging.getLogger("dragoman.payments")
 
@@ -139,6 +140,7 @@ class Merchant:
             raise ValueError(f"Merchant: versions: expected a list of {', '.join(URIS)}")
         if x402_version not in VERSIONS:
             raise ValueError("Merchant: x402_version must be 1 or 2")
+        check_installed()  # now, and not at the first payment
         self.facilitator = facilitator
         self.uris = tuple(URIS[version] for version in URIS if version in versions)
         self.x402_version = x402_version

@@ -45,14 +45,21 @@ class Signer:
         return await self._sign(typed_data(required, authorization))
 
 
+def check_installed() -> None:
+    """Load eth-account, which takes a second. Raises ModuleNotFoundError."""
+    try:
+        import eth_account.messages  # noqa: F401
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(INSTALL, name="eth_account") from None
+
+
 def key_signer(key: str) -> Signer:
     """Make a signer of a private key: `env:NAME` names the variable of the environment that has it.
     Raises ValueError, whose text never has the key."""
-    try:
-        from eth_account import Account
-        from eth_account.messages import encode_typed_data
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(INSTALL, name="eth_account") from None
+    check_installed()
+    from eth_account import Account
+    from eth_account.messages import encode_typed_data
+
     if not key.startswith("env:"):
         raise ValueError("Wallet: key: name a variable of the environment, such as env:WALLET_KEY")
     value = os.environ.get(key[4:], "")
@@ -98,11 +105,10 @@ def typed_data(required: Requirement, authorization: Authorization) -> dict[str,
 def signer_of(payload: Payload, required: Requirement) -> str:
     """Return the address that has signed a payment; empty if the signature is of no key. Contracts
     that sign (EIP-1271) are not recognized."""
-    try:
-        from eth_account import Account
-        from eth_account.messages import encode_typed_data
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(INSTALL, name="eth_account") from None
+    check_installed()
+    from eth_account import Account
+    from eth_account.messages import encode_typed_data
+
     data = encode_typed_data(full_message=typed_data(required, payload.authorization))
     try:
         return str(Account.recover_message(data, signature=payload.signature))

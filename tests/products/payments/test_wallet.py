@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,16 @@ from dragoman import (
 )
 from dragoman.client import PausedTask
 from dragoman.model.types import AgentCapabilities
-from dragoman.payments import Asset, LedgerUnavailable, PaymentRefused, Price, Signer, Wallet
+from dragoman.payments import (
+    Asset,
+    Facilitator,
+    LedgerUnavailable,
+    Merchant,
+    PaymentRefused,
+    Price,
+    Signer,
+    Wallet,
+)
 from dragoman.payments.extension import PAYLOAD, REQUIRED, STATUS, URIS
 from dragoman.payments.ledger import load
 from dragoman.payments.objects import Offer, offer_object, read_payload
@@ -256,3 +266,13 @@ def test_a_key_is_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ValueError, match="name a variable") as error:
         wallet(tmp_path, key=KEY)
     assert KEY[2:] not in str(error.value)
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "eth_account.messages", None)
+    for make in (
+        lambda: wallet(tmp_path),
+        lambda: Merchant(Facilitator("https://facilitator.example")),
+    ):
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'dragoman\[pay\]'"):
+            make()
