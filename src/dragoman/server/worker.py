@@ -16,6 +16,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from dragoman.agent import running_step
 from dragoman.agent.agent import Agent
 from dragoman.agent.threads import Threads
 from dragoman.bells.bell import Bell
@@ -113,6 +114,8 @@ class Worker:
         """How many runs have ended, how many of them have failed their task, and how many had lost
         their claim."""
         self._context = contextvars.copy_context()
+        # an application that is started inside of a step: its turns are not part of that step
+        self._context.run(running_step.enter, None)
 
     async def run(self) -> None:
         """Work until drained."""
