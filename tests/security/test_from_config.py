@@ -266,7 +266,7 @@ def test_it_survives_the_way_to_the_process_that_a_reload_starts(
         "def answer(turn): return ''\n"
     )
     texts = {"auth": json.dumps(TABLES), "url": "https://agents.example"}
-    given = ["reloaded_agent:agent"], Options({"port": None}, texts)
+    given = ["reloaded_agent:agent"], Options({"port": None}, texts), None, None
     monkeypatch.setenv(serve.CHILD, msgspec.json.encode(given).decode())
     app = serve.child()
     assert app.settings.auth == tuple(TABLES)

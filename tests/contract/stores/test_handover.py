@@ -163,7 +163,8 @@ async def test_a_message_meanwhile_gets_a_turn_of_its_own(office: Office, client
     async with dragoman.resume(handover, app=office.app) as work:
         await work.artifact("done")
         await work.complete()
-        assert work.state is W, "a message waits, so the task goes on"
+        # a message waits, so the task goes on: it is working, or the next turn has ended already
+        assert work.state is W or office.heard[1:] == ["and this?"]
         with pytest.raises((HandoverEnded, Unavailable)):
             await work._once(work_request(work))
     result = await sending
