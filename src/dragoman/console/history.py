@@ -9,7 +9,7 @@ from dragoman.console.http import NotFound
 from dragoman.console.store_reader import StoreReader
 
 STRIDE = 5000
-"""A fold is kept after so many entries, so that a slider moves quickly in a long log."""
+"""One fold is kept for this many entries: a slider moves quickly in a long log."""
 KEPT = 64
 """How many folds are kept."""
 

@@ -9,7 +9,7 @@ from dragoman.payments.objects import SCHEME, Offer, Payload, Requirement
 from dragoman.payments.signing import signer_of
 
 MARGIN = 6
-"""A payment must be valid for so many more seconds: the chain needs time."""
+"""How many more seconds a payment must be valid: the chain needs time."""
 PLAIN = 2 + 65 * 2
 """The characters of a signature of a key. Contracts have longer ones."""
 

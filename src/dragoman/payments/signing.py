@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -47,10 +48,14 @@ class Signer:
 
 def check_installed() -> None:
     """Load eth-account, which takes a second. Raises ModuleNotFoundError."""
+    limit = sys.getrecursionlimit()
     try:
         import eth_account.messages  # noqa: F401
     except ModuleNotFoundError:
         raise ModuleNotFoundError(INSTALL, name="eth_account") from None
+    finally:
+        # py_ecc, which it loads, sets 100,000: then nested JSON of a caller crashes the process
+        sys.setrecursionlimit(limit)
 
 
 def key_signer(key: str) -> Signer:

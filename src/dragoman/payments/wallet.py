@@ -43,7 +43,7 @@ from dragoman.payments.objects import (
 from dragoman.payments.signing import Signer, key_signer, new_nonce
 
 LONGEST = 600
-"""An authorization is valid for so many seconds at most."""
+"""The longest time in seconds for which an authorization is valid."""
 DAY = 24 * 3600.0
 FILES = Path("~/.local/state/dragoman")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -276,3 +277,12 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     ):
         with pytest.raises(ModuleNotFoundError, match=r"pip install 'dragoman\[pay\]'"):
             make()
+
+
+def test_loading_it_keeps_the_recursion_limit() -> None:
+    code = (
+        "import sys; from dragoman.payments.signing import check_installed; "
+        "before = sys.getrecursionlimit(); check_installed(); "
+        "assert 'py_ecc' in sys.modules; sys.exit(sys.getrecursionlimit() != before)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
