@@ -149,8 +149,9 @@ def _command(name: str) -> tuple[list[str], Path]:
 def _address(process: subprocess.Popen[str], log: IO[str]) -> str:
     """The first line that a server prints, once it listens."""
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
-    if ready and (url := process.stdout.readline().strip()):
+    poll = select.poll()
+    poll.register(process.stdout, select.POLLIN)
+    if poll.poll(PATIENCE * 1000) and (url := process.stdout.readline().strip()):
         return url
     log.seek(0)
     raise RuntimeError(f"the server did not start:\n{log.read()}")
