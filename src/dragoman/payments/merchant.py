@@ -39,7 +39,12 @@ from dragoman.payments.extension import (
     active,
     metadata,
 )
-from dragoman.payments.facilitator import Facilitator, NoAnswer, error_of
+from dragoman.payments.facilitator import (
+    Facilitator,
+    NoAnswer,
+    error_of,
+    proves_nothing_sent,
+)
 from dragoman.payments.networks import KNOWN, network_of
 from dragoman.payments.objects import (
     VERSIONS,
@@ -342,19 +347,19 @@ class Collection:
             return Settled()
 
     async def _send(self, signed: Authorization, required: Requirement, again: bool) -> Settled:
-        """Have the payment settled. A refusal counts only for the first time: later, it may mean
-        that the payment was carried out before."""
+        """Have the payment settled. A refusal counts only for the first time, and only if its
+        reason proves that nothing was sent: else, the payment may have been carried out."""
         receipt: Receipt | None
         try:
             receipt = await self._merchant.facilitator.settle(await self._payload(), required)
         except NoAnswer as error:
             logger.warning("the settlement of a payment is not known: %s", error)
             receipt = None
-        if receipt is not None and not (again or receipt.success):
-            return Settled(receipt)
+        refused = receipt is not None and not again and proves_nothing_sent(receipt)
         if required.network in self._merchant.chains:
-            return await self._on_chain(signed, required)
-        return Settled(receipt if receipt is not None and receipt.success else None)
+            found = await self._on_chain(signed, required)
+            return Settled(receipt) if refused and found.receipt is None else found
+        return Settled(receipt if receipt is not None and (refused or receipt.success) else None)
 
     async def _payload(self) -> Payload:
         """The payment that the task has read last. Raises NoAnswer if it is not kept any more."""
