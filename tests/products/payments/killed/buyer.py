@@ -19,7 +19,7 @@ from dragoman.payments import PaymentRefused, Wallet, payments
 from tests.products.payments.local_chain import TOKEN
 from tests.products.payments.loopback_facilitator import SHOP
 
-LANES = 5
+LANES = 4
 OUTCOMES, WALLET = "outcomes", "wallet.json"
 PER_CALL = "0.30 USDC"
 

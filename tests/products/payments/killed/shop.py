@@ -15,7 +15,7 @@ from tests.products.payments.loopback_facilitator import SHOP
 
 FACILITATOR, NODE, RECORDS, WORK = "SHOP_FACILITATOR", "SHOP_NODE", "SHOP_RECORDS", "SHOP_WORK"
 PRICE = Price("0.10", TOKEN, to=SHOP)
-PAUSES = (0.3, 1.0, 3.0, 6.0)
+PAUSES = (1.0, 4.0, 4.0, 6.0)
 RETRIES = 3
 LOCAL = ["127.0.0.1"]
 

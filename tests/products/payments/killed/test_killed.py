@@ -24,7 +24,7 @@ from dragoman.client import Client
 from dragoman.payments import PaymentRecord
 from dragoman.payments.extension import ERROR, STATUS, URIS
 from dragoman.payments.ledger import Signed, load
-from dragoman.payments.objects import Payload, payload_object
+from dragoman.payments.objects import Payload, payload_object, read_offer
 from tests.faults.cluster.load_balancer import balancing
 from tests.faults.crash.server_process import GONE, HERE, Served
 from tests.harness.scale import SCALE, SOAK, say, seeded
@@ -41,7 +41,7 @@ LIMIT = TASKS * 96_000
 MINED = 0.3
 """Seconds from one block to the next."""
 SETTINGS = ("lease=2", "poll=0.2", "drain_timeout=1")
-PAUSE = (0.2, 1.5)
+PAUSE = (0.1, 1.0)
 WITHIN = 120 + 3000 * SCALE
 
 
@@ -62,6 +62,7 @@ class Program:
         self._listening = asyncio.create_task(self._listen(ready))
         async with asyncio.timeout(60):
             await ready.wait()
+        assert not self.process.returncode, "\n".join(self.lines[-40:])
 
     async def _listen(self, ready: asyncio.Event) -> None:
         assert self.process.stderr is not None
@@ -188,15 +189,17 @@ class Thief:
                     self.answers["none"] += 1
 
     async def _try(self, signed: Signed) -> None:
-        payload = Payload(
-            version=1,
-            network=NETWORK,
-            authorization=signed.authorization,
-            signature=signed.signature,
-        )
         async with Client.connect(self._market.url, extensions=[URIS["0.2"]]) as client:
             asked = await client.send("stolen", skill=self._chance.choice(["checked", "trusting"]))
-            assert asked.task is not None and offer_of(asked)
+            assert asked.task is not None
+            offer = read_offer(offer_of(asked))
+            payload = Payload(
+                version=offer.version,
+                network=NETWORK,
+                authorization=signed.authorization,
+                signature=signed.signature,
+                accepted=offer.accepts[0],
+            )
             result = await client.task(asked.task.id).reply(submitted(payload_object(payload)))
         assert result.task is not None and result.task.status.message is not None
         said = result.task.status.message.metadata or {}
