@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +107,18 @@ async def test_under_another_server_it_is_said_once(said: Any) -> None:
     async with App(small(), drain_timeout=0.1, auth=keys()):
         pass
     assert len(anonymous(said())) == 1
+
+
+async def test_nested_json_can_crash_the_process(said: Any) -> None:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(100_000)
+    try:
+        (warning,) = [text for text in loud(await lines(said)) if "recursion" in text]
+    finally:
+        sys.setrecursionlimit(before)
+    assert warning.startswith("the recursion limit of this process is 100000: deeply nested JSON")
+    assert "sys.setrecursionlimit(1000)" in warning
+
+
+async def test_an_ordinary_recursion_limit(said: Any) -> None:
+    assert "recursion" not in str(await lines(said))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, over
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from dragoman.agent.gate import Gate, card_extensions
+from dragoman.agent.gate import Gate, card_extensions, private_keys
 from dragoman.agent.handler import MONTH, Handler
 from dragoman.agent.turn import Turn as Turn
 from dragoman.model.caller import Caller, fault, long
@@ -142,6 +142,8 @@ class Agent:
         """Changes with the skills: what was made of the card before is out of date then."""
         self._input_modes: dict[str, tuple[str, ...]] = {}
         self.default: Handler | None = None
+        self.private_metadata: frozenset[str] = frozenset()
+        """The keys in the metadata of messages whose values only the gates of its handlers read."""
         self.extended = extended
         self.extend: Extended | None = None
 
@@ -310,7 +312,7 @@ class Agent:
                 gate=gate,
             )
             self.default.wraps = False  # no card says what it returns
-            self._route_unnamed()
+            self._handlers_changed()
             return target
 
         return register if target is None else register(target)
@@ -325,15 +327,19 @@ class Agent:
     def _skills_changed(self, id: str) -> None:
         self._input_modes.pop(id, None)
         self.revision += 1
-        self._route_unnamed()
+        self._handlers_changed()
 
-    def _route_unnamed(self) -> None:
-        """Tell each handler whether it gets the messages that name no skill."""
+    def _handlers_changed(self) -> None:
+        """Tell each handler whether it gets the messages that name no skill, and ask the gates
+        which metadata is private."""
         alone = len(self.skills) == 1 and self.default is None
         for skill in self.skills.values():
             skill.handler.parameters.alone = alone
         if self.default is not None:
             self.default.parameters.alone = True
+        handlers = [skill.handler for skill in self.skills.values()]
+        handlers += [self.default] if self.default is not None else []
+        self.private_metadata = private_keys(handler.gate for handler in handlers)
 
     def extended_card(self, target: Extended) -> Extended:
         """Register the function that makes the extended card from the caller and the public

@@ -7,7 +7,7 @@ status is logged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from msgspec.structs import replace
@@ -53,6 +53,11 @@ class GatedWork(Protocol):
         """Do what `App.reserve` does: store a value under a space and key, if there is none, and
         return the value that is stored. Call it in a step."""
 
+    async def private_metadata(self) -> Metadata:
+        """Return the private metadata of the message that the turn has read last: the answer of
+        `turn.ask_for`, else the message of the turn. See `PrivateMetadata`. Call it in a step, and
+        do not return the values from there. They are kept for 7 days; then they are missing."""
+
     def conclude(
         self, metadata: Metadata, text: str = "", *, extensions: Sequence[str] = ()
     ) -> None:
@@ -73,6 +78,18 @@ class Gate(Protocol):
     async def enter(self, turn: Turn, work: GatedWork) -> None:
         """Run in place of the handler, as a durable handler does: with steps, `turn.ask_for` and
         `turn.emit`. Call `work.run()` at most once."""
+
+
+@runtime_checkable
+class PrivateMetadata(Protocol):
+    """A gate that has this reads metadata of messages that nobody else may see: for example a
+    signature, or a code that may be used once."""
+
+    @property
+    def private_metadata(self) -> Collection[str]:
+        """The keys. In all messages to the agent, their values are taken out before the message is
+        logged: handlers, the history of the task, streams, webhooks and the console do not have
+        them. `GatedWork.private_metadata` returns them."""
 
 
 class Conclusion:
@@ -110,6 +127,15 @@ def card_extensions(gates: Mapping[str, Gate | None]) -> Iterable[AgentExtension
             found[one.uri] = replace(known, params=_merged(known.params, one.params))
             required[one.uri] = required.get(one.uri, 0) + one.required
     return [replace(one, required=required[uri] == len(gates)) for uri, one in found.items()]
+
+
+def private_keys(gates: Iterable[object]) -> frozenset[str]:
+    """The keys of metadata that gates want to be private."""
+    found: set[str] = set()
+    for gate in gates:
+        if isinstance(gate, PrivateMetadata):
+            found.update(gate.private_metadata)
+    return frozenset(found)
 
 
 def _merged(first: Metadata | None, second: Metadata | None) -> Metadata | None:

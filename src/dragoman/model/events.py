@@ -35,6 +35,9 @@ class Received(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="recei
     modes: tuple[str, ...] = ()
     metadata: Metadata | None = None
     trace: str = ""
+    private: str = ""
+    """Where the store keeps what only gates may read of the message's metadata; empty if there is
+    nothing like that."""
 
 
 class Reply(Struct, frozen=True, tag="reply"):

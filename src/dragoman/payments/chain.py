@@ -102,18 +102,23 @@ class Chain:
 
 
 def _transfers(receipt: Any, required: Requirement, authorization: Authorization) -> bool:
-    """Whether a transaction transferred this payment to its receiver."""
+    """Whether a transaction transferred this payment to its receiver. The contract logs that the
+    nonce is used, and then its transfer: the same transaction may have other transfers."""
     logs = receipt.get("logs")
     if receipt.get("status") != "0x1" or not isinstance(logs, list):
         return False
+    nonce = [USED, _padded(authorization.payer), authorization.nonce]
     wanted = [TRANSFER, _padded(authorization.payer), _padded(required.pay_to)]
+    used = False
     for log in logs:
         if not isinstance(log, dict) or not isinstance(log.get("topics"), list):
             continue
         topics = [topic.lower() for topic in log["topics"] if isinstance(topic, str)]
-        same = str(log.get("address")).lower() == required.asset.lower()
-        if same and topics == wanted and _number(log.get("data")) == required.amount:
-            return True
+        if str(log.get("address")).lower() != required.asset.lower():
+            continue
+        if used and topics[:1] == [TRANSFER]:
+            return topics == wanted and _number(log.get("data")) == required.amount
+        used = used or topics == nonce
     return False
 
 

@@ -126,6 +126,13 @@ class Facilitator:
         return found
 
 
+def proves_nothing_sent(receipt: Receipt) -> bool:
+    """Whether a refusal names a reason for which a facilitator sends no transaction. For other
+    reasons, such as a time-out or a nonce that is used, the payment may have been carried out."""
+    sent = (PaymentError.SETTLEMENT_FAILED, PaymentError.DUPLICATE_NONCE)
+    return not (receipt.success or receipt.transaction or error_of(receipt.error) in sent)
+
+
 def error_of(reason: str) -> PaymentError:
     """What the reason of a facilitator means."""
     words = reason.lower()

@@ -39,10 +39,16 @@ from dragoman.payments.extension import (
     active,
     metadata,
 )
-from dragoman.payments.facilitator import Facilitator, NoAnswer, error_of
+from dragoman.payments.facilitator import (
+    Facilitator,
+    NoAnswer,
+    error_of,
+    proves_nothing_sent,
+)
 from dragoman.payments.networks import KNOWN, network_of
 from dragoman.payments.objects import (
     VERSIONS,
+    Authorization,
     MalformedObject,
     Offer,
     Payload,
@@ -106,6 +112,8 @@ class Checked(Struct, frozen=True):
     """How the check of a payment ended."""
 
     required: Requirement | None = None
+    authorization: Authorization | None = None
+    """What is signed; the signature is in no log."""
     error: str = ""
     reason: str = ""
 
@@ -184,6 +192,11 @@ class PaidSkill:
             for uri in self._merchant.uris
         ]
 
+    @property
+    def private_metadata(self) -> Sequence[str]:
+        """See `dragoman.PrivateMetadata`."""
+        return (PAYLOAD,)
+
     async def enter(self, turn: Turn, work: GatedWork) -> None:
         """See `dragoman.Gate`."""
         if work.saved is None:
@@ -249,14 +262,14 @@ class Collection:
                 return None
             check = partial(self._check, said)
             checked = await self._turn.step("x402.verify", check, returns=Checked)
-            if checked.required is None:
+            if checked.required is None or checked.authorization is None:
                 error, reason = checked.error, checked.reason
                 continue
-            payload = read_payload(said[PAYLOAD])
             verified = self._message("The payment is verified", PaymentStatus.VERIFIED)
             await self._turn.emit(self._turn.working(verified))
-            receipt = await self._settled(payload, checked.required)
-            record = self._record(payload, checked.required, receipt)
+            signed = checked.authorization
+            receipt = await self._settled(signed, checked.required)
+            record = self._record(signed, checked.required, receipt)
             if receipt is None:
                 await self._fail_unsettled(record)
                 return None
@@ -279,38 +292,38 @@ class Collection:
 
     async def _check(self, said: Mapping[str, Any]) -> Checked:
         """Compare a payment with the offer, ask the facilitator, and reserve its nonce."""
-        if said.get(STATUS) != PaymentStatus.SUBMITTED or PAYLOAD not in said:
+        given = await self._work.private_metadata()
+        if said.get(STATUS) != PaymentStatus.SUBMITTED or PAYLOAD not in given:
             return Checked(reason="the message has no payment")
         try:
-            payload = read_payload(said[PAYLOAD])
+            payload = read_payload(given[PAYLOAD])
         except MalformedObject as error:
-            return Checked(None, PaymentError.INVALID_SIGNATURE, str(error))
+            return refused(PaymentError.INVALID_SIGNATURE, str(error))
         # to recover the signer takes milliseconds
         found = await asyncio.to_thread(compared, payload, self._offer, time.time())
         if isinstance(found, Refusal):
-            return Checked(None, found.error, found.reason)
+            return refused(found.error, found.reason)
         try:
             verdict = await self._merchant.facilitator.verify(payload, found)
         except NoAnswer as error:
-            return Checked(None, PaymentError.SETTLEMENT_FAILED, str(error))
+            return refused(PaymentError.SETTLEMENT_FAILED, str(error))
         if not verdict.valid:
-            return Checked(None, error_of(verdict.reason), "the facilitator refuses the payment")
-        if not await self._reserve(payload, found):
-            return Checked(None, PaymentError.DUPLICATE_NONCE, "the payment was used before")
-        return Checked(found)
+            return refused(error_of(verdict.reason), "the facilitator refuses the payment")
+        if not await self._reserve(payload.authorization, found):
+            return refused(PaymentError.DUPLICATE_NONCE, "the payment was used before")
+        return Checked(found, payload.authorization)
 
-    async def _reserve(self, payload: Payload, required: Requirement) -> bool:
+    async def _reserve(self, signed: Authorization, required: Requirement) -> bool:
         """Whether this task is the first that uses the payment."""
-        signed = payload.authorization
         key = f"{required.network}/{required.asset}/{signed.payer}/{signed.nonce}".lower()
         own = self._turn.task.id.encode()
         keep = max(signed.valid_before - time.time(), 0.0) + KEPT
         return await self._work.reserve(SPACE, key, own, keep=keep) == own
 
-    async def _settled(self, payload: Payload, required: Requirement) -> Receipt | None:
+    async def _settled(self, signed: Authorization, required: Requirement) -> Receipt | None:
         """How the payment was settled; None if that is not known."""
         turn = self._turn
-        send = partial(self._send, payload, required)
+        send = partial(self._send, signed, required)
         try:
             # an answer that is lost in a crash is not known
             answer = await turn.step("x402.settle", send, False, returns=Settled, once=True)
@@ -324,34 +337,40 @@ class Collection:
             answer = await turn.step("x402.settle_again", send, True, returns=Settled)
         return answer.receipt
 
-    async def _on_chain(self, payload: Payload, required: Requirement) -> Settled:
+    async def _on_chain(self, signed: Authorization, required: Requirement) -> Settled:
         """How a payment was settled, by the chain alone."""
         try:
             chain = self._merchant.chains[required.network]
-            return Settled(await chain.settled(required, payload.authorization))
+            return Settled(await chain.settled(required, signed))
         except NoAnswer as error:
             logger.warning("the settlement of a payment is not known: %s", error)
             return Settled()
 
-    async def _send(self, payload: Payload, required: Requirement, again: bool) -> Settled:
-        """Have the payment settled. A refusal counts only for the first time: later, it may mean
-        that the payment was carried out before."""
+    async def _send(self, signed: Authorization, required: Requirement, again: bool) -> Settled:
+        """Have the payment settled. A refusal counts only for the first time, and only if its
+        reason proves that nothing was sent: else, the payment may have been carried out."""
         receipt: Receipt | None
         try:
-            receipt = await self._merchant.facilitator.settle(payload, required)
+            receipt = await self._merchant.facilitator.settle(await self._payload(), required)
         except NoAnswer as error:
             logger.warning("the settlement of a payment is not known: %s", error)
             receipt = None
-        if receipt is not None and not (again or receipt.success):
-            return Settled(receipt)
+        refused = receipt is not None and not again and proves_nothing_sent(receipt)
         if required.network in self._merchant.chains:
-            return await self._on_chain(payload, required)
-        return Settled(receipt if receipt is not None and receipt.success else None)
+            found = await self._on_chain(signed, required)
+            return Settled(receipt) if refused and found.receipt is None else found
+        return Settled(receipt if receipt is not None and (refused or receipt.success) else None)
+
+    async def _payload(self) -> Payload:
+        """The payment that the task has read last. Raises NoAnswer if it is not kept any more."""
+        given = await self._work.private_metadata()
+        if PAYLOAD not in given:
+            raise NoAnswer("the payment is not kept any more")
+        return read_payload(given[PAYLOAD])
 
     def _record(
-        self, payload: Payload, required: Requirement, receipt: Receipt | None
+        self, signed: Authorization, required: Requirement, receipt: Receipt | None
     ) -> PaymentRecord:
-        signed = payload.authorization
         return PaymentRecord(
             kind="settled",
             task=self._turn.task.id,
@@ -392,6 +411,11 @@ class Collection:
             metadata=said,
             extensions=(self._uri,),
         )
+
+
+def refused(error: PaymentError, reason: str) -> Checked:
+    """A payment that does not count."""
+    return Checked(error=error, reason=reason)
 
 
 async def note(

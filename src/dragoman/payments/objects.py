@@ -79,7 +79,7 @@ class Authorization(Struct, frozen=True, kw_only=True):
 
 
 class Payload(Struct, frozen=True, kw_only=True):
-    """A signed payment."""
+    """A signed payment. Its text does not have the signature."""
 
     version: int
     network: str

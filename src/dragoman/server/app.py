@@ -516,6 +516,7 @@ class App:
                     await stack.enter_async_context(egress)
                 await self._sign()
                 self._begin(worker, egress, bell, monitoring)
+                startup_log.recursion_limit()
                 if self.serves:
                     if self.agents and not self._logged_access:
                         startup_log.open_access(self.settings, self.access)

@@ -14,6 +14,7 @@ from dragoman.agent.saved_values import decode_saved, encode_saved
 from dragoman.model import clock
 from dragoman.model.events import Private
 from dragoman.model.types import Metadata, TaskState, TaskStatusUpdateEvent
+from dragoman.server import private_metadata
 from dragoman.server.replay import GATE_SAVED
 from dragoman.stores.reservations import OWN, check_reservation
 
@@ -112,6 +113,11 @@ class Work:
             raise ValueError(f"reserve: space must not begin with {OWN!r}")
         found: bytes = await self._run.worker.store.reserve(space, key, value, keep)
         return found
+
+    async def private_metadata(self) -> Metadata:
+        """See `GatedWork.private_metadata`."""
+        turn = self._run.turn
+        return await private_metadata.read(self._run.worker.store, turn._heard or turn._received)
 
     def conclude(
         self, metadata: Metadata, text: str = "", *, extensions: Sequence[str] = ()

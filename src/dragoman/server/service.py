@@ -52,7 +52,7 @@ from dragoman.model.types import (
 from dragoman.security.egress import Egress
 from dragoman.security.file_rules import Files, Scan
 from dragoman.security.limits import Quota
-from dragoman.server import receipts
+from dragoman.server import private_metadata, receipts
 from dragoman.server.delegated_tasks import delegated_by, log_remaining
 from dragoman.server.paging import (
     decode_cursor,
@@ -451,6 +451,13 @@ class Service:
                 if not new:
                     await check_number(self.store, scope, config)
                 webhook = await checked_webhook(self.egress, config, task, field, call.caller)
+        # The receipt is about the whole message.
+        receipt = receipts.of_send(message, call, chosen, scope, self.settings.idempotency)
+        private = ""
+        if self.agent.private_metadata and message.metadata:
+            message, private = await private_metadata.put_aside(
+                self.store, message, self.agent.private_metadata
+            )
         # Anonymous callers cannot be distinguished.
         counted = new and bool(scope.owner)
         full = await self._quota.take(scope) if counted else ""
@@ -464,10 +471,11 @@ class Service:
                 modes=modes,
                 metadata=request.metadata,
                 trace=call.trace,
+                private=private,
             ),
             new=new,
             born=not handler.reply,
-            receipt=receipts.of_send(message, call, chosen, scope, self.settings.idempotency),
+            receipt=receipt,
             webhook=webhook,
             full=full,
         )

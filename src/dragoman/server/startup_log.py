@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from dragoman.bindings.authentication import Authentication
 from dragoman.security.card_keys import CardKey
 from dragoman.server.settings import Settings
 from dragoman.telemetry.logs import logger
+
+DEEPEST = 10_000
+"""The highest recursion limit that a thread's stack of 8 MiB certainly allows."""
 
 
 def open_access(settings: Settings, access: Authentication) -> None:
@@ -20,6 +24,18 @@ def open_access(settings: Settings, access: Authentication) -> None:
             "callers are anonymous (%s): each caller can read every task%s and what handlers "
             "save for contexts",
             *(why, more),
+        )
+
+
+def recursion_limit() -> None:
+    """Log that deeply nested JSON of a caller can end the process, if that is so."""
+    limit = sys.getrecursionlimit()
+    if limit > DEEPEST:
+        logger.warning(
+            "the recursion limit of this process is %d: deeply nested JSON of a caller can crash "
+            "it; call sys.setrecursionlimit(1000) after the imports (py_ecc, which eth-account and "
+            "web3 load, sets it to 100000)",
+            limit,
         )
 
 

@@ -28,6 +28,14 @@ PRUNE_AT_ONCE = 256
 """How many of them one transaction deletes."""
 
 
+PRIVATE_METADATA = "dragoman.private_metadata"
+"""The space of what gates alone read of messages."""
+
+
+class UnreadableReservation(Unavailable):
+    """A stored reservation cannot be read, for example because a key is missing."""
+
+
 def check_reservation(space: str, key: str, value: bytes, keep: float | None) -> None:
     """Raise TypeError or ValueError if this cannot be reserved."""
     for name, given in (("space", space), ("key", key)):
@@ -55,14 +63,13 @@ def encode_value(value: bytes, space: str, key: str, encryption: Encryption) -> 
 
 
 def decode_value(body: bytes, space: str, key: str, encryption: Encryption) -> bytes:
-    """Return the value with this stored form. Raises Unavailable if it cannot be read, for example
-    because a key is missing."""
+    """Return the value with this stored form. Raises UnreadableReservation."""
     try:
         return base64.b64decode(
             encryption.decrypt(body.decode(), _about(space, key)), validate=True
         )
     except (Undecryptable, ValueError) as error:
-        raise Unavailable(f"A reservation in {space!r} cannot be read: {error}") from None
+        raise UnreadableReservation(f"A reservation in {space!r} cannot be read: {error}") from None
 
 
 def faults(space: object, key: object, body: bytes, expires: float | None) -> Iterator[str]:

@@ -150,6 +150,11 @@ class SqlStore:
             return value
         return decode_value(found, space, key, self._encryption)
 
+    async def reserved(self, space: str, key: str) -> bytes | None:
+        """See `Store.reserved`."""
+        found = await self._reserved_body(space, key)
+        return None if found is None else decode_value(found, space, key, self._encryption)
+
     async def report(self, row: ProcessRow) -> None:
         """See `Store.report`."""
         await self._reserve_body(FLEET, row.key, row_body(row), LIVES)
@@ -176,6 +181,10 @@ class SqlStore:
 
     async def _reserve_body(self, space: str, key: str, body: bytes, keep: float | None) -> bytes:
         """Return the stored form that is there, or else this one, which is there from now on."""
+        raise NotImplementedError
+
+    async def _reserved_body(self, space: str, key: str) -> bytes | None:
+        """Return the stored form that is there and has not expired."""
         raise NotImplementedError
 
     async def _delete_reservations(self) -> int:

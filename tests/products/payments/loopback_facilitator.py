@@ -170,10 +170,13 @@ class LoopbackFacilitator:
 
     def _eth_getTransactionReceipt(self, transaction: str) -> dict[str, Any]:
         signed = self.chain.mined[transaction]
+        used = "0x" + keccak(text="AuthorizationUsed(address,bytes32)").hex()
         topic = "0x" + keccak(text="Transfer(address,address,uint256)").hex()
         topics = [topic, padded(signed["from"]), padded(signed["to"])]
+        first = {"address": TOKEN.address, "data": "0x"}
+        first["topics"] = [used, padded(signed["from"]), signed["nonce"]]  # type: ignore[assignment]
         log = {"address": TOKEN.address, "topics": topics, "data": hex(int(signed["value"]))}
-        return {"status": "0x1", "logs": [log]}
+        return {"status": "0x1", "logs": [first, log]}
 
     async def _body(self, request: web.Request, what: str) -> dict[str, Any]:
         self.asked[what] += 1

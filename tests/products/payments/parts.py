@@ -12,9 +12,14 @@ from dragoman import Agent, App, Message, Part, Role, Turn
 from dragoman.client import Client
 from dragoman.payments import Merchant, PaymentRecord, Price, Wallet
 from dragoman.payments.extension import PAYLOAD, REQUIRED, STATUS, URIS
-from dragoman.payments.objects import Authorization, Payload, payload_object, read_offer
+from dragoman.payments.objects import (
+    Authorization,
+    Payload,
+    payload_object,
+    read_offer,
+)
 from dragoman.payments.signing import key_signer, new_nonce
-from tests.products.payments.loopback_facilitator import PAYER, SHOP, TOKEN, LoopbackFacilitator
+from tests.products.payments.loopback_facilitator import PAYER, SHOP, TOKEN
 
 PRICE = Price("0.10", TOKEN, to=SHOP)
 URI = URIS["0.2"]
@@ -23,7 +28,7 @@ URI = URIS["0.2"]
 class Shop:
     """An agent that sells, and what it recorded."""
 
-    def __init__(self, loopback: LoopbackFacilitator, price: Any = PRICE, **options: Any) -> None:
+    def __init__(self, loopback: Any, price: Any = PRICE, **options: Any) -> None:
         self.records: list[PaymentRecord] = []
         self.worked: list[str] = []
 

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from dragoman import Caller, Message, Part, Role, Task, TaskState, Turn
 from dragoman.model.caller import Call
 from dragoman.model.types import SendMessageRequest
-from dragoman.payments import Chain, Facilitator, Merchant, PaymentRecord
+from dragoman.payments import Chain, Facilitator, Merchant, PaymentRecord, Price
 from dragoman.payments.extension import ERROR, RECEIPTS, REQUIRED, STATUS
 from dragoman.stores.store import Store
 from tests.harness.lives import Lives
-from tests.products.payments.loopback_facilitator import NETWORK, SHOP, LoopbackFacilitator
+from tests.products.payments.loopback_facilitator import SHOP, LoopbackFacilitator
 from tests.products.payments.parts import PRICE, URI, payment, submitted
 
 UNITS = 100_000
@@ -54,10 +54,11 @@ class Shop(Lives):
     def __init__(
         self,
         store: Store,
-        loopback: LoopbackFacilitator,
+        loopback: Any,
         retries: int = 0,
         how: str = "",
         node: bool = False,
+        price: Price = PRICE,
     ) -> None:
         self.records: list[PaymentRecord] = []
         facilitator = Dying(loopback.url, allow=["127.0.0.1"], timeout=5.0)
@@ -80,9 +81,10 @@ class Shop(Lives):
                 return
             yield "two"
 
-        chains = {NETWORK: Chain(f"{loopback.url}/rpc", allow=["127.0.0.1"])} if node else {}
+        rpc = Chain(f"{loopback.url}/rpc", allow=["127.0.0.1"])
+        chains = {price.asset.network: rpc} if node else {}
         merchant = Merchant(facilitator, record=record, settle_pauses=(0.01, 0.01), chains=chains)
-        super().__init__(work, store, durable=False, gate=merchant.price(PRICE))
+        super().__init__(work, store, durable=False, gate=merchant.price(price))
         self.agent.retries = retries
 
     async def say(self, message: Message) -> str:

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Part, TaskState
+from dragoman.admin import AdminThread
 from dragoman.model.errors import ExtensionSupportRequired
 from dragoman.payments import Facilitator, Price, payment_required, payments
 from dragoman.payments.extension import ERROR, RECEIPTS, STATUS, URIS
@@ -68,6 +69,12 @@ async def test_a_payment(
     # neither the key nor a signature is in a log
     signature = facilitator.bodies[0]["paymentPayload"]["payload"]["signature"]
     assert KEY[2:] not in caplog.text and signature[2:] not in caplog.text
+    # nor in the task, its log or what an operator reads of it
+    async with AdminThread(shop.app.admin) as admin:
+        id = result.task.id
+        entries = await admin.call(lambda store: [*store.read(id), store.load(id)])
+    assert "x402.payment.status" in repr(entries)
+    assert signature[2:] not in repr(result.task) + repr(entries)
 
 
 async def test_a_stream(facilitator: LoopbackFacilitator, tmp_path: Path) -> None:

@@ -421,6 +421,10 @@ class MemoryStore:
         """See `Store.reserve`."""
         return self._reservations.reserve(space, key, value, keep)
 
+    async def reserved(self, space: str, key: str) -> bytes | None:
+        """See `Store.reserved`."""
+        return self._reservations.reserved_value(space, key)
+
     async def report(self, row: ProcessRow) -> None:
         """See `Store.report`."""
         self._reservations.reserve(FLEET, row.key, row_body(row), LIVES)

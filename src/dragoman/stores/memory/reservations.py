@@ -17,14 +17,19 @@ class Reservations:
 
     def reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
         """See `Store.reserve`."""
-        now, known = time.monotonic(), self.reserved.get((space, key))
-        if known is not None and known[1] > now:
-            return known[0]
+        now, known = time.monotonic(), self.reserved_value(space, key)
+        if known is not None:
+            return known
         expires = math.inf if keep is None else now + keep
         self.reserved[space, key] = value, expires
         if keep is not None:
             heappush(self._expiring, (expires, space, key))
         return value
+
+    def reserved_value(self, space: str, key: str) -> bytes | None:
+        """See `Store.reserved`."""
+        value, expires = self.reserved.get((space, key), (None, 0.0))
+        return value if expires > time.monotonic() else None
 
     def prune(self) -> int:
         """Delete the expired values. Returns how many."""

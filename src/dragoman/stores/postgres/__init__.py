@@ -426,6 +426,9 @@ class PostgresStore(SqlStore):
     async def _reserve_body(self, space: str, key: str, body: bytes, keep: float | None) -> bytes:
         return await reservations.reserve(self._pool, space, key, body, keep)
 
+    async def _reserved_body(self, space: str, key: str) -> bytes | None:
+        return await reservations.reserved(self._pool, space, key)
+
     # -- for the delivery of webhooks
 
     async def dispatch(

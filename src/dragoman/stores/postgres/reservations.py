@@ -30,9 +30,15 @@ async def reserve(source: Source, space: str, key: str, body: bytes, keep: float
     while True:
         if await source.fetch(_RESERVE, space, key, body, keep):
             return body
-        if found := await source.fetch(_FIND, space, key):
-            return bytes(found[0][0])
+        if (found := await reserved(source, space, key)) is not None:
+            return found
         # it has expired meanwhile
+
+
+async def reserved(source: Source, space: str, key: str) -> bytes | None:
+    """Return the stored form that is there and has not expired."""
+    found = await source.fetch(_FIND, space, key)
+    return bytes(found[0][0]) if found else None
 
 
 async def prune(source: Source) -> int:

@@ -449,6 +449,9 @@ class SqliteStore(SqlStore):
         work = partial(reservations.reserve, space=space, key=key, body=body, keep=keep)
         return await self._writer.submit(work)
 
+    async def _reserved_body(self, space: str, key: str) -> bytes | None:
+        return await self._writer.submit(partial(reservations.reserved, space=space, key=key))
+
     # -- for the delivery of webhooks
 
     async def dispatch(

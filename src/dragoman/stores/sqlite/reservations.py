@@ -25,6 +25,12 @@ def reserve(
     return body
 
 
+def reserved(transaction: Transaction, space: str, key: str) -> bytes | None:
+    """Return the stored form that is there and has not expired."""
+    found = valid(transaction.db, space, key, time.time())
+    return None if found is None else found[0]
+
+
 def valid(db: Connection, space: str, key: str, now: float) -> tuple[bytes, float | None] | None:
     """Return the stored form and the time of a reservation that has not expired."""
     found: tuple[bytes, float | None] | None = db.execute(

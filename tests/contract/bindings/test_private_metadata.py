@@ -1,0 +1,58 @@
+"""Metadata that only a gate may read, over every binding and version: no client gets it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from dragoman import Agent, GatedWork, Turn
+from tests.contract.bindings.conftest import Start, user
+from tests.harness.clients import Binding
+
+KEY = "example.code"
+SECRET = "open sesame"
+
+
+class Door:
+    """Reads a code."""
+
+    private_metadata = (KEY,)
+
+    def __init__(self) -> None:
+        self.read: list[Any] = []
+
+    def extensions(self, skill: str) -> Any:
+        return ()
+
+    async def enter(self, turn: Turn, work: GatedWork) -> None:
+        self.read.append(await work.private_metadata())
+        await work.run()
+
+
+@pytest.mark.first
+@pytest.mark.storeless
+async def test_no_client_gets_it(
+    start: Start, kind: type[Binding], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    agent, door = Agent("Door", description="Opens."), Door()
+
+    @agent.skill(gate=door)
+    async def enter(turn: Turn) -> str:
+        return "Come in"
+
+    client = (await start(agent=agent)).client(kind)
+    message = user("x", metadata={KEY: {"of": [SECRET]}, "other": 1})
+    sent = await client.call("SendMessage", message=message)
+    task = sent["task"]["id"]
+    found = [sent, await client.call("GetTask", id=task)]
+    if kind.can("stream"):
+        events = await client.stream("SendStreamingMessage", message={**message, "messageId": "n"})
+        found += [seen.event for seen in events]
+    if kind.can("list"):
+        found.append(await client.call("ListTasks", includeArtifacts=True))
+    assert "Come in" in str(found) and SECRET not in str(found)
+    assert door.read and all(read == {KEY: {"of": [SECRET]}} for read in door.read)
+    assert SECRET not in caplog.text
