@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -164,10 +164,11 @@ def client(
     transport: Any = None,
     given: Mapping[str, Any] = {},
     more_headers: Mapping[str, str] = {},
+    extensions: Sequence[str] = (),
     **more: Any,
 ) -> Client:
     """Create the client that the options describe; with another transport, credentials by scheme,
-    headers, or options of the client, if these are given."""
+    headers, extensions, or options of the client, if these are given."""
     # imported late, because other commands do not need it
     from dragoman.client import PAUSE_EXTENSIONS, Client
     from dragoman.client.bindings import BINDINGS, supported_bindings
@@ -203,7 +204,7 @@ def client(
         insecure=arguments.insecure_http,
         timeout=arguments.timeout,
         deadline=None if follows else arguments.timeout,
-        extensions=PAUSE_EXTENSIONS,
+        extensions=[*extensions, *PAUSE_EXTENSIONS],
         bindings=[arguments.binding] if arguments.binding else supported_bindings(transport),
         **more,
     )
