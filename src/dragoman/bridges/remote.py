@@ -9,7 +9,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack, cast
 
 from msgspec import Struct
 
@@ -21,7 +21,14 @@ from dragoman import (
     TaskStatusUpdateEvent,
 )
 from dragoman.bridges.bridge import current_run
-from dragoman.client import Client, Options, RemoteSkill, Result
+from dragoman.client import (
+    PAUSE_EXTENSIONS,
+    AnswerRefused,
+    Client,
+    Options,
+    RemoteSkill,
+    Result,
+)
 from dragoman.prompt_safety import clean, clean_schema
 
 __all__ = [
@@ -41,6 +48,8 @@ Report: TypeAlias = Callable[[str], Awaitable[None]]
 
 RESUME = "urn:dragoman:resume:v1"
 """An agent with this extension recognises a message that is sent again."""
+FAILURES = (A2AError, OSError, AnswerRefused)
+"""What calls of an agent raise."""
 CANNOT = (-32004, -32601)
 """The codes of agents that cannot list their tasks."""
 DESCRIPTION, ANSWER = 1000, 100_000
@@ -73,7 +82,8 @@ class RemoteAnswer(Struct, frozen=True, kw_only=True):
 
 
 class RemoteFailed(Exception):
-    """A remote agent has failed, has rejected the call, or could not be reached."""
+    """A remote agent has failed, has rejected the call, could not be reached, or asks for a payment
+    that nobody pays."""
 
 
 class RemoteQuestion(Exception):
@@ -171,7 +181,8 @@ class RemoteTool:
             async with self._agent.client() as client:
                 known = "" if self._agent.remembers else await _known(client, key, task, context)
                 if known:
-                    return self._answered(Result(task=await client.task(known).wait()))
+                    await client.task(known).wait()
+                    return self._answered(await client.task(known).answer_pause())
                 streaming = client.card.capabilities.streaming
                 if report is None or not streaming:
                     found = await client.send(
@@ -186,7 +197,7 @@ class RemoteTool:
                         if isinstance(event, TaskStatusUpdateEvent) and _progress(event):
                             await report(clean(event.text, DESCRIPTION))
                 return self._answered(stream.result)
-        except (A2AError, OSError) as error:
+        except FAILURES as error:
             raise RemoteFailed(f"{self.name}: {clean(str(error), DESCRIPTION)}") from error
 
     async def _decide(self, task: str, approved: bool, key: str) -> RemoteAnswer:
@@ -202,7 +213,7 @@ class RemoteTool:
                     return await self._send(words, key=key, task=task, report=None)
                 decide = handle.approve if approved else handle.decline
                 return self._answered(await decide(grant, key=key))
-        except (A2AError, OSError) as error:
+        except FAILURES as error:
             raise RemoteFailed(f"{self.name}: {clean(str(error), DESCRIPTION)}") from error
 
     def _answered(self, result: Result) -> RemoteAnswer:
@@ -217,6 +228,8 @@ class RemoteTool:
                 text, data = clean(_as_json(data), ANSWER), None
             return RemoteAnswer(text=text, data=data, files=tuple(result.files), task=task)
         state = result.state
+        if (why := unpaid(result)) is not None:
+            raise RemoteFailed(f"{self.name}: {why}")
         if state is not None and state.interrupted:
             approval = state is TaskState.AUTH_REQUIRED
             asking = result.task.status.message if result.task else None
@@ -233,7 +246,7 @@ class _Agent:
         self.card = card
         self.remembers = any(e.uri == RESUME for e in card.capabilities.extensions or ())
         """It recognises a message that is sent again."""
-        self._options = dict(options)
+        self._options = with_pauses(options)
         self._client = client
 
     @asynccontextmanager
@@ -248,6 +261,21 @@ class _Agent:
         else:
             async with Client.connect(self.card, **self._options) as client:
                 yield client
+
+
+def with_pauses(options: Mapping[str, Any]) -> Options:
+    """These options of a client, which is then told what an agent asks for besides words."""
+    extensions = tuple(dict.fromkeys((*options.get("extensions", ()), *PAUSE_EXTENSIONS)))
+    return cast(Options, {**options, "extensions": extensions})
+
+
+def unpaid(result: Result) -> str | None:
+    """What a task waits for that neither a model nor a user can answer in words; None if it is a
+    question."""
+    pause = result.pause
+    if pause is None or pause.in_words:
+        return None
+    return f"{pause.text}, and there is no wallet that pays it"
 
 
 async def tools(*agents: Remote, **options: Unpack[Options]) -> list[RemoteTool]:

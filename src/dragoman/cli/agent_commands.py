@@ -311,7 +311,7 @@ async def send_message(agent: Client, arguments: argparse.Namespace) -> int:
             async for event in stream:
                 screen.event(event)
         screen.end_line()
-        return screen.exit_status(stream.result.state)
+        return screen.exit_status(stream.result)
 
 
 async def get(agent: Client, arguments: argparse.Namespace) -> int:
@@ -337,7 +337,7 @@ async def watch(agent: Client, arguments: argparse.Namespace) -> int:
             async for event in stream:
                 screen.event(event)
     screen.end_line()
-    return screen.exit_status(stream.result.state)
+    return screen.exit_status(stream.result)
 
 
 async def cancel(agent: Client, arguments: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ from dragoman.cli import UsageError, connect_options
 from dragoman.cli.agent_commands import CHAT, operation_text
 from dragoman.cli.colors import BOLD, CYAN, DIM, RED, YELLOW, paint
 from dragoman.cli.terminal_format import plain, word
-from dragoman.cli.terminal_output import Screen, error_text, exit_status
+from dragoman.cli.terminal_output import PAY, Screen, error_text, exit_status, unpaid
 from dragoman.client import File, Unreachable
 from dragoman.client.sync import Client, Stream
 from dragoman.model.approvals import ApprovalRequest, answer
@@ -158,7 +158,7 @@ class Chat:
 
     def _settle(self, stream: Stream) -> None:
         result = stream.result
-        self._status = exit_status(result.state)
+        self._status = exit_status(result)
         if result.task is None:
             message = result.message
             self._context = (message.context_id if message else "") or self._context
@@ -167,7 +167,10 @@ class Chat:
         state = result.task.status.state
         self._waiting = result.task.id if state.interrupted else ""
         self._grant = result.grant
-        if self._grant is not None:
+        if why := unpaid(result):
+            self._waiting = ""  # no line of the user is the payment
+            self._note(f"({plain(why)}; nothing was paid: {PAY})", RED)
+        elif self._grant is not None:
             self._note(f"(the agent asks for approval: {operation_text(self._grant)})", YELLOW)
             self._note("(until " + plain(self._grant.expires) + "; /approve or /decline)", YELLOW)
         elif state is TaskState.AUTH_REQUIRED:

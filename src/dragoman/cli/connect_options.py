@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -164,11 +164,13 @@ def client(
     transport: Any = None,
     given: Mapping[str, Any] = {},
     more_headers: Mapping[str, str] = {},
+    extensions: Sequence[str] = (),
     **more: Any,
 ) -> Client:
     """Create the client that the options describe; with another transport, credentials by scheme,
-    headers, or options of the client, if these are given."""
-    from dragoman.client import Client  # imported late, because other commands do not need it
+    headers, extensions, or options of the client, if these are given."""
+    # imported late, because other commands do not need it
+    from dragoman.client import PAUSE_EXTENSIONS, Client
     from dragoman.client.bindings import BINDINGS, supported_bindings
     from dragoman.client.transport import origin
     from dragoman.security.address_policy import Rule
@@ -202,6 +204,7 @@ def client(
         insecure=arguments.insecure_http,
         timeout=arguments.timeout,
         deadline=None if follows else arguments.timeout,
+        extensions=[*extensions, *PAUSE_EXTENSIONS],
         bindings=[arguments.binding] if arguments.binding else supported_bindings(transport),
         **more,
     )
@@ -349,8 +352,8 @@ def waiting(what: str) -> Iterator[None]:
 
 def guarded(work: Callable[[], int], arguments: argparse.Namespace) -> int:
     """Run a function, and print an error in one line instead of a traceback."""
-    from dragoman.cli.terminal_output import FAILED, error_text
-    from dragoman.client import CredentialsNotSent, Unreachable, Unverified
+    from dragoman.cli.terminal_output import FAILED, UNPAID, error_text
+    from dragoman.client import AnswerRefused, CredentialsNotSent, Unreachable, Unverified
 
     try:
         return work()
@@ -363,6 +366,8 @@ def guarded(work: Callable[[], int], arguments: argparse.Namespace) -> int:
         return say(f"{error.filename}: no such file", MISTAKE)
     except ValueError as error:
         return say(error_text(error), MISTAKE)
+    except AnswerRefused as error:
+        return say(f"nothing was paid: {error_text(error)}", UNPAID)
     except (A2AError, ModuleNotFoundError, Unverified, CredentialsNotSent, OSError) as error:
         return say(error_text(error), FAILED)
 

@@ -104,9 +104,13 @@ def _remote(arguments: argparse.Namespace) -> Any:
         headers: Mapping[str, str],
         extensions: Sequence[str],
     ) -> Client:
-        more = {"extensions": extensions, "attempts": 2}
         return connect_options.client(
-            arguments, transport=transport, given=auth, more_headers=headers, **more
+            arguments,
+            transport=transport,
+            given=auth,
+            more_headers=headers,
+            extensions=extensions,
+            attempts=2,
         )
 
     return RemoteAgent(arguments.url, lambda: connect_options.sockets(arguments), connect)

@@ -19,6 +19,7 @@ from dragoman.cli.terminal_format import json_text, plain, size, word
 from dragoman.dialects import v1_0
 from dragoman.model.errors import A2AError
 from dragoman.model.events import Reply
+from dragoman.model.pauses import pause_of
 from dragoman.model.types import (
     Artifact,
     Message,
@@ -33,9 +34,10 @@ from dragoman.model.types import (
 if TYPE_CHECKING:
     from dragoman.client import Result
 
-FAILED, WAITING = 1, 4
+FAILED, WAITING, UNPAID = 1, 4, 5
 """Exit statuses. FAILED: the task failed, was rejected or canceled, or a file could not be saved.
-WAITING: the agent waits for input."""
+WAITING: the agent waits for input. UNPAID: it waits for a payment."""
+PAY = "--pay-max pays, see `dragoman wallet --help`"
 
 
 class Screen:
@@ -84,7 +86,8 @@ class Screen:
         message = status.message
         if status.state.settled and not self._brief:
             self.end_line()
-            self.parts(message.parts if message else ())
+            said = message.parts if message else ()
+            self.parts(() if _is_price(status) else said)
             self.note(f"{state(status.state)} task {plain(task)}")
             return
         text = " ".join(self.words(part) for part in message.parts) if message else ""
@@ -96,7 +99,7 @@ class Screen:
         """Print the result of a send, and return the exit status."""
         if self._json:
             print(json_text(v1_0.encode(result.task or result.message)))
-            return exit_status(result.state)
+            return self.exit_status(result)
         task = result.task
         message = task.status.message if task else None
         if task is not None and result.parts and task.artifacts:
@@ -105,17 +108,20 @@ class Screen:
             self.end_line()
             if message is not None and task.status.state.settled:
                 self.parts(message.parts)
-        else:
+        elif not unpaid(result):
             self.parts(result.parts)
         if task is not None:
             if message is not None and not task.status.state.settled:
                 self._status(task.status, task.id)
             self.note(f"{state(task.status.state)} task {plain(task.id)}")
-        return self.exit_status(result.state)
+        return self.exit_status(result)
 
-    def exit_status(self, state: TaskState | None) -> int:
-        """Return the exit status for a state; FAILED if a file could not be saved."""
-        return exit_status(state) or (FAILED if self.unsaved else 0)
+    def exit_status(self, result: Result) -> int:
+        """Return the exit status for a result; FAILED if a file could not be saved. If the task
+        waits for a payment, print the price."""
+        if why := unpaid(result):
+            self.note(paint(f"dragoman: {plain(why)}; {PAY}", RED, sys.stderr))
+        return exit_status(result) or (FAILED if self.unsaved else 0)
 
     def parts(self, parts: Iterable[Part], *, open_end: bool = False) -> None:
         """Print content on standard output. Adjacent texts are joined."""
@@ -173,8 +179,23 @@ def state(state: TaskState) -> str:
     return paint(f"[{word(state)}]", hue(state), sys.stderr)
 
 
-def exit_status(state: TaskState | None) -> int:
-    """Return the exit status for a state."""
+def unpaid(result: Result) -> str:
+    """What the task waits for that words do not answer; empty if it waits for nothing else."""
+    pause = result.pause
+    return "" if pause is None or pause.in_words else pause.text
+
+
+def _is_price(status: TaskStatus) -> bool:
+    """Whether a status asks for a payment: no script takes that for an answer."""
+    pause = pause_of(Task(id="", context_id="", status=status))
+    return pause is not None and not pause.in_words
+
+
+def exit_status(result: Result) -> int:
+    """Return the exit status for a result."""
+    state = result.state
+    if unpaid(result):
+        return UNPAID
     if state is None or state is TaskState.COMPLETED:
         return 0
     if state.terminal:

@@ -27,7 +27,7 @@ from dragoman.client.inbox import Inbox
 from dragoman.client.limits import Limits, TooLarge
 from dragoman.client.oauth import LoginPrompt, OAuth
 from dragoman.client.options import CallOptions, Options, SendOptions
-from dragoman.client.paused_task import Answerer, PausedTask
+from dragoman.client.paused_task import Answerer, AnswerRefused, PausedTask
 from dragoman.client.result import Result
 from dragoman.client.skills import RemoteSkill, SkillNotCompleted
 from dragoman.client.stream import Stream
@@ -42,11 +42,14 @@ from dragoman.client.transport import (
 )
 from dragoman.client.trusted_keys import Origins, TrustedKeys
 from dragoman.client.upload import File
+from dragoman.model.pauses import PAUSE_EXTENSIONS, Pause
 from dragoman.model.types import OpenIdConnectSecurityScheme, SecurityScheme
 from dragoman.security.card_signatures import Trust, Unverified
 
 __all__ = (
+    "PAUSE_EXTENSIONS",
     "AgentReference",
+    "AnswerRefused",
     "Answerer",
     "ApprovedAgent",
     "AuthRequest",
@@ -72,6 +75,7 @@ __all__ = (
     "OpenIdConnectSecurityScheme",
     "Options",
     "Origins",
+    "Pause",
     "PausedTask",
     "RemoteSkill",
     "Result",

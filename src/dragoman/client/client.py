@@ -153,18 +153,26 @@ class Client:
                 result = Result(await self.task(known.id).get())
             else:
                 result = await self._deliver(sent, wait)
-            for _ in range(MOST):
-                reply = await self._reply_to(result, sent.request) if wait else None
-                if reply is None:
-                    break
-                result = await self._deliver(reply, wait)
-            return result
+            return await self._answered(result, sent.request) if wait else result
 
         if (steps := sends.steps) is None:
             return await send()
         result = await once(steps, "send", sent.name, send, again=send, fetch=self._fetch)
         if result.task is not None and not result.task.status.state.settled:
             sends.open.add(result.task.id)
+        return result
+
+    async def _answered(
+        self, result: Result, before: SendMessageRequest | None, wait: bool = True
+    ) -> Result:
+        """The result after this client's answerer has answered the pauses."""
+        for _ in range(MOST):
+            reply = await self._reply_to(result, before)
+            if reply is None:
+                break
+            result = await self._deliver(reply, wait)
+            if not wait:
+                break
         return result
 
     async def _deliver(self, sent: OutgoingMessage, wait: bool) -> Result:
@@ -295,16 +303,19 @@ class Client:
         sends = self._sends
         return outgoing_message(content, sends, task=task, context=context, wait=wait, **options)
 
-    async def _reply_to(self, result: Result, before: SendMessageRequest) -> OutgoingMessage | None:
+    async def _reply_to(
+        self, result: Result, before: SendMessageRequest | None
+    ) -> OutgoingMessage | None:
         """The answer of this client's answerer to a task that waits; None if it does not answer."""
         connection, task = self._connection, result.task
         if connection.answerer is None or task is None or not task.status.state.interrupted:
             return None
-        paused = PausedTask(task, self.card, self.interface.url, connection.verified)
+        delegation = self._sends.delegation
+        own = delegation.path[-1].task if delegation is not None and delegation.path else ""
+        paused = PausedTask(task, self.card, self.interface.url, connection.verified, own)
         message = await connection.answerer.answer(paused)
         if message is None:
             return None
-        delegation = self._sends.delegation
         return answer_to(message, task, before, delegation.metadata() if delegation else None)
 
     async def _fetch(self, task: str) -> Task:

@@ -91,10 +91,10 @@ def outgoing_message(
 
 
 def answer_to(
-    message: Message, task: Task, before: SendMessageRequest, metadata: Metadata | None
+    message: Message, task: Task, before: SendMessageRequest | None, metadata: Metadata | None
 ) -> OutgoingMessage:
     """The request that carries an answer, with the options of the send before it."""
-    configuration = before.configuration or SendMessageConfiguration()
+    configuration = (before and before.configuration) or SendMessageConfiguration()
     request = SendMessageRequest(
         message=replace(message, task_id=task.id, context_id=task.context_id),
         configuration=replace(configuration, task_push_notification_config=None),

@@ -24,6 +24,13 @@ class PausedTask(Struct, frozen=True):
     """The URL of the interface at which the client reached the agent."""
     verified: bool = False
     """Whether the client has verified a signature of the card."""
+    on_behalf_of: str = ""
+    """The id of the task on whose behalf the client works; empty if it is not the client of a
+    turn."""
+
+
+class AnswerRefused(Exception):
+    """An answerer does not answer. The text says what the task asks for, and why."""
 
 
 class Answerer(Protocol):
@@ -36,4 +43,5 @@ class Answerer(Protocol):
     async def answer(self, paused: PausedTask) -> Message | None:
         """Return the message that answers or declines, or None to leave the pause to the caller.
         The id of the message is its idempotency key, too: an answerer that gives the same answer
-        again after a crash gives it the same id. What it raises, the send raises."""
+        again after a crash gives it the same id. Raises AnswerRefused; the send raises it,
+        too."""

@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct
 
 from dragoman.client.save_files import save
 from dragoman.model.approvals import ApprovalRequest, request_in
+from dragoman.model.pauses import Pause, pause_of
 from dragoman.model.reprs import short
 from dragoman.model.types import Artifact, Message, Part, Role, Task, TaskState
 
@@ -42,6 +43,12 @@ class Result(Struct, frozen=True):
         if self.task is None:
             return self.message is not None
         return self.task.status.state is TaskState.COMPLETED
+
+    @property
+    def pause(self) -> Pause | None:
+        """What the task waits for: an answer, a login, an approval, or a payment; None if it does
+        not wait for its client."""
+        return pause_of(self.task) if self.task is not None else None
 
     @property
     def grant(self) -> ApprovalRequest | None:

@@ -83,7 +83,9 @@ class SkillNotCompleted(Exception):
     def __init__(self, skill: str, result: Result) -> None:
         state = result.state.name.lower().replace("_", "-") if result.state else "unknown"
         text = f"{skill}: the task is {state}"
-        super().__init__(f"{text}: {result.text}" if result.text else text)
+        pause = result.pause
+        why = result.text if pause is None or pause.in_words else pause.text
+        super().__init__(f"{text}: {why}" if why else text)
         self.result = result
 
 

@@ -219,6 +219,7 @@ class SyncTaskHandle(Face):
     reply = call(awaited.TaskHandle.reply)
     approve = call(awaited.TaskHandle.approve)
     decline = call(awaited.TaskHandle.decline)
+    answer_pause = call(awaited.TaskHandle.answer_pause)
     wait = call(awaited.TaskHandle.wait)
     add_webhook = call(awaited.TaskHandle.add_webhook)
     webhook = call(awaited.TaskHandle.webhook)

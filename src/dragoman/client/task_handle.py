@@ -105,6 +105,11 @@ class TaskHandle:
         options["metadata"] = {**options.get("metadata", {}), **answer(grant, approved=approved)}
         return await self.reply(content, wait=wait, **options)
 
+    async def answer_pause(self, *, wait: bool = True) -> Result:
+        """Have the client's answerer (`answer=`) answer what the task waits for, and return the
+        result as `reply` does; the task as it is if it waits for nothing, or if nothing answers."""
+        return await self._client._answered(Result(await self.get()), None, wait)
+
     async def wait(self, *, poll: float = 1.0) -> Task:
         """Wait until the task ends or asks for input, and return it. The client streams if the
         agent supports it, else it registers a webhook if it has an inbox, else it polls every

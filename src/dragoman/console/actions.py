@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from dragoman import A2AError, Message, Part, Role
 from dragoman.admin import TaskRow
-from dragoman.client import Client
+from dragoman.client import PAUSE_EXTENSIONS, Client
 from dragoman.console.api import API, ONE, visible
 from dragoman.console.http import ConsoleError, NotFound, Request, Response, Route
 from dragoman.console.session import Operator
@@ -91,7 +91,8 @@ async def _client(console: Console, operator: Operator, row: TaskRow) -> AsyncIt
     app = console.source.app
     url = f"http://inside{console.source.prefix(row.agent)}"
     try:
-        async with Client.connect(url, app=app.for_operator(operator.acting)) as client:
+        acting = app.for_operator(operator.acting)
+        async with Client.connect(url, app=acting, extensions=PAUSE_EXTENSIONS) as client:
             yield client
     except A2AError as error:
         raise ConsoleError(str(error), 409) from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.orchestrator.agent_team import Member, Team
-    from dragoman.orchestrator.budget import Budget
+    from dragoman.orchestrator.budget import Budget, Payer
     from dragoman.orchestrator.chat_model import ChatModel
     from dragoman.orchestrator.function_model import FunctionModel
     from dragoman.orchestrator.model import (
@@ -38,6 +38,7 @@ __all__ = [
     "ModelFailed",
     "ModelMessage",
     "Orchestrator",
+    "Payer",
     "Plan",
     "PlanStep",
     "PydanticModel",
@@ -54,6 +55,7 @@ _PLACES = {
     "InvalidPlan": "plan",
     "Member": "agent_team",
     "Orchestrator": "orchestrator",
+    "Payer": "budget",
     "Plan": "plan",
     "PlanStep": "plan",
     "Ref": "plan",

@@ -28,7 +28,7 @@ from dragoman import (
     TaskStatusUpdateEvent,
     Turn,
 )
-from dragoman.client import Client, Result, SkillNotCompleted, Stream
+from dragoman.client import AnswerRefused, Client, Result, SkillNotCompleted, Stream
 from dragoman.orchestrator.agent_team import Member, Team
 from dragoman.orchestrator.plan import (
     FILES,
@@ -60,8 +60,6 @@ LINEAGE = "urn:dragoman:lineage:v1"
 """The key of the metadata of a message: the tasks that it serves."""
 SOURCE = "urn:dragoman:source:v1"
 """The key of the metadata of an artifact: which agent made it, and in which step."""
-PAYMENT = "x402.payment.status"
-"""A question with this metadata asks for money."""
 REPLY = "reply"
 """The id of the artifact with a direct reply."""
 LARGE = 64 * 1024
@@ -70,6 +68,7 @@ QUESTION = 4000
 ERROR = 1000
 MOST_QUESTIONS = 5
 """How many questions a step may ask."""
+FAILURES = (A2AError, AnswerRefused, OSError, TimeoutError, InvalidPlan, SkillNotCompleted)
 CANNOT = (-32004, -32601)
 """The codes of agents that cannot list their tasks."""
 PAGES = 100
@@ -120,7 +119,7 @@ class Call:
                 if why := self._team.objection(self._turn.caller, member, client):
                     return Failed(step.name, f"{step.agent} {why}", goes_on=True)
                 return await self._talk(client, member, note, show)
-        except (A2AError, OSError, TimeoutError, InvalidPlan, SkillNotCompleted) as error:
+        except FAILURES as error:
             why = clean(str(error) or type(error).__name__, ERROR)
             return Failed(step.name, why, goes_on=True)
 
@@ -155,7 +154,7 @@ class Call:
             key=self.key,
             metadata=self._lineage(member),
         )
-        return await self._read(stream, client, member, note, show)
+        return await self._read(stream, client, member, note, show, sends=True)
 
     # -- what is sent
 
@@ -262,9 +261,7 @@ class Call:
         else:
             decide = handle.approve if approved else handle.decline
             result = await decide(grant, key=self.key)
-        for artifact in result.artifacts:
-            await self._artifact(artifact, member, show, append=False, last=True)
-        return self._ended(result, member)
+        return await self._all(result, client, member, show)
 
     async def _follow(
         self,
@@ -277,10 +274,17 @@ class Call:
         """Follow a task that has the message already."""
         found = await client.task(task).get()
         if found.status.state.settled:
-            for artifact in found.artifacts:
-                await self._artifact(artifact, member, show, append=False, last=True)
-            return self._ended(Result(task=found), member)
+            return await self._all(Result(task=found), client, member, show)
         return await self._read(client.task(task).subscribe(), client, member, note, show)
+
+    async def _all(self, result: Result, client: Client, member: Member, show: Show) -> Event:
+        """How the call ended, after all of its output was passed on. If the task waits for a
+        payment, the wallet pays it first."""
+        if _unpaid(result) and result.task is not None:
+            result = await client.task(result.task.id).answer_pause()
+        for artifact in result.artifacts:
+            await self._artifact(artifact, member, show, append=False, last=True)
+        return self._ended(result, member)
 
     async def _read(
         self,
@@ -289,6 +293,7 @@ class Call:
         member: Member,
         note: Callable[[Event], Awaitable[None]],
         show: Show,
+        sends: bool = False,
     ) -> Event:
         named = self._step.delivered
         async with stream:
@@ -297,9 +302,11 @@ class Call:
                     named = True
                     await note(Known(self._step.name, stream.task.id, stream.task.context_id))
                 await self._show(event, stream, member, show)
-                if _interrupted(event):
-                    break
+                if _interrupted(event) and not (sends and _unpaid(stream.result)):
+                    break  # otherwise the stream has it paid, or ends
             result = stream.result
+        if _unpaid(result):
+            return await self._all(result, client, member, show)
         return self._ended(result, member)
 
     async def _show(self, event: Any, stream: Stream, member: Member, show: Show) -> None:
@@ -384,10 +391,9 @@ class Call:
     def _asks(self, result: Result) -> Event:
         step = self._step
         assert result.task is not None
-        said = result.task.status.message
-        metadata = {**(result.task.metadata or {}), **((said.metadata if said else None) or {})}
-        if PAYMENT in metadata:
-            why = "the agent asks for a payment, and there is no wallet"
+        said, pause = result.task.status.message, result.pause
+        if pause is not None and not pause.in_words:
+            why = f"{pause.text}, and there is no wallet that pays it"
             return Failed(step.name, why, goes_on=True)
         if step.asked >= self._questions:
             why = f"the agent has asked more than {self._questions} questions"
@@ -408,6 +414,11 @@ def _schema(said: Message | None) -> dict[str, Any] | None:
         if data is not UNSET and isinstance(data, dict) and data.get("type") == "object":
             return data if len(msgspec.json.encode(data)) < QUESTION * 4 else None
     return None
+
+
+def _unpaid(result: Result) -> bool:
+    """Whether a task waits for something that words do not answer."""
+    return result.pause is not None and not result.pause.in_words
 
 
 def _interrupted(event: Any) -> bool:

@@ -18,7 +18,9 @@ from msgspec.structs import replace
 
 from dragoman import A2AError, Agent, AgentCard, Caller, Turn
 from dragoman.client import (
+    PAUSE_EXTENSIONS,
     AgentReference,
+    Answerer,
     ApprovedAgent,
     CardCache,
     Client,
@@ -185,8 +187,11 @@ class Team:
         *,
         may: Eligible | None = None,
         options: Callable[[str], Mapping[str, Any]] = lambda address: {},
+        answer: Answerer | None = None,
     ) -> None:
         self._given = tuple(given)
+        self._answer = answer
+        """Pays for the calls."""
         self._may = may
         self._options = options
         self._cards = CardCache()
@@ -288,6 +293,8 @@ class Team:
         through = None if member.local else self._connections
         options = self._client_options(target)
         options["scopes_for"] = skill
+        if self._answer is not None:
+            options["answer"] = self._answer
         async with turn.connect(target, transport=through, **options) as client:
             yield client
 
@@ -369,6 +376,9 @@ class Team:
             found = dict(self._options(where)) if where else {}
             found.setdefault("card_cache", self._cards)
         found.setdefault("attempts", ATTEMPTS)
+        found["extensions"] = tuple(
+            dict.fromkeys((*found.get("extensions", ()), *PAUSE_EXTENSIONS))
+        )
         if isinstance(self._may, Policy) and self._may.bindings:
             found.setdefault("bindings", self._may.bindings)
         return cast(Options, found)

@@ -1,12 +1,23 @@
-"""What a task may cost: calls of agents, tokens of models, time, and how deep it may be nested."""
+"""What a task may cost: calls of agents, tokens of models, time, money, and how deep it may be
+nested."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Protocol
 
 from msgspec import Struct
 
+from dragoman.client import Answerer
 from dragoman.orchestrator.model import Usage
+
+
+class Payer(Protocol):
+    """Pays for the calls of agents: a `dragoman.payments.Wallet`."""
+
+    def part(self, most: str) -> Answerer:
+        """What pays at most this amount for one task of the orchestrator, such as `0.50 USDC`.
+        Raises ValueError if this is no amount."""
 
 
 class Budget(Struct, frozen=True, kw_only=True):
@@ -25,6 +36,9 @@ class Budget(Struct, frozen=True, kw_only=True):
     """How often a plan may be changed. A model that only calls further agents changes none."""
     depth: int = 4
     """How many agents may have passed a request on before it comes here."""
+    money: str = ""
+    """What the steps may pay in all, such as `0.50 USDC`; empty if they may pay nothing. A step
+    that would cost more fails; the others go on."""
 
 
 class Spent:

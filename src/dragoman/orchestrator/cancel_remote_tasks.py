@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dragoman import A2AError, Agent, RemoteTask, Turn
-from dragoman.client import Client
+from dragoman.client import PAUSE_EXTENSIONS, Client
 
 logger = logging.getLogger("dragoman")
 
@@ -60,8 +60,10 @@ async def cancel_later(client: Client, tasks: Sequence[RemoteTask], of: str) -> 
 
 async def _canceled(task: RemoteTask, options: Mapping[str, Any]) -> bool:
     """Whether a task has ended: it was canceled, or had ended, or its agent refuses."""
+    extensions = (*options.get("extensions", ()), *PAUSE_EXTENSIONS)
+    more = {"deadline": LIMIT, **options, "extensions": extensions}
     try:
-        async with Client.connect(task.address, **{"deadline": LIMIT, **options}) as client:
+        async with Client.connect(task.address, **more) as client:
             await client.task(task.id).cancel()
     except A2AError as error:
         if error.rpc in ENDED or error.http in (400, 401, 403, 404, 409):

@@ -24,7 +24,7 @@ from dragoman import A2AError, Agent, AgentError, App, RemoteTask, Turn, UserErr
 from dragoman.client import Client
 from dragoman.orchestrator.agent_call import LINEAGE, Scan
 from dragoman.orchestrator.agent_team import INSIDE, Eligible, Given, Member, Team, host_of
-from dragoman.orchestrator.budget import Budget, Spent
+from dragoman.orchestrator.budget import Budget, Payer, Spent
 from dragoman.orchestrator.cancel_remote_tasks import cancel_later, canceler
 from dragoman.orchestrator.function_model import FunctionModel
 from dragoman.orchestrator.in_process_agents import inner_app
@@ -85,12 +85,14 @@ class Orchestrator(Agent):
         repeatable: Which = (),
         scan: Scan | None = None,
         budget: Budget | None = None,
+        wallet: Payer | None = None,
         tags: Sequence[str] = ("orchestrator",),
         examples: Sequence[str] = (),
         **options: Any,
     ) -> None:
         """`dangerous` steps need the client's approval, with `approve="plan"` each plan does.
         `repeatable` steps may be done twice, if it is not known whether an agent has got a message.
+        `wallet` pays for the calls, at most `budget.money` for a task.
         Other options are those of `Agent`; `connections` has the credentials for the team."""
         if approve not in ("", "plan"):
             raise AgentError("Orchestrator: approve must be empty or 'plan'")
@@ -105,13 +107,16 @@ class Orchestrator(Agent):
             input_modes=options.pop("input_modes", ("text/plain", "application/json", "*/*")),
             **options,
         )
-        self.team = Team(given, may=eligible, options=self.connection)
+        self.budget = budget or Budget()
+        if (wallet is None) != (not self.budget.money):
+            raise AgentError("Orchestrator: wallet needs budget=Budget(money='…'), and vice versa")
+        payer = wallet.part(self.budget.money) if wallet is not None else None
+        self.team = Team(given, may=eligible, options=self.connection, answer=payer)
         """The agents that may be called."""
         self._inside: App | None = None
         """Serves the agents in this process, and the one that cancels tasks."""
         self._running: dict[str, Execution] = {}
         """What is carried out now, by the ids of the tasks."""
-        self.budget = budget or Budget()
         self._model = FunctionModel(model) if callable(model) else model
         self._plan = plan
         self._instructions = instructions

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dragoman.payments.extension import (
         PaymentError,
         PaymentStatus,
+        pause_text,
         payment_required,
         payments,
     )
@@ -53,6 +54,7 @@ __all__ = [
     "Requirement",
     "Signer",
     "Wallet",
+    "pause_text",
     "payment_required",
     "payments",
 ]
@@ -72,6 +74,7 @@ _PLACES = {
     "ProposedPayment": "wallet",
     "Signer": "signing",
     "Wallet": "wallet",
+    "pause_text": "extension",
     "payment_required": "extension",
     "payments": "extension",
 }

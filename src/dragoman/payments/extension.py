@@ -8,10 +8,12 @@ from typing import Any
 
 from dragoman import Message, Task
 from dragoman.client import Result
+from dragoman.payments.networks import KNOWN, short_name
 from dragoman.payments.objects import (
     MalformedObject,
     Offer,
     Receipt,
+    Requirement,
     read_offer,
     read_receipts,
 )
@@ -26,6 +28,9 @@ REQUIRED = "x402.payment.required"
 PAYLOAD = "x402.payment.payload"
 RECEIPTS = "x402.payment.receipts"
 ERROR = "x402.payment.error"
+
+SHOWN = 3
+"""How many ways to pay are shown."""
 
 
 class PaymentStatus(StrEnum):
@@ -75,6 +80,30 @@ def payment_required(result: Result) -> Offer | None:
     if REQUIRED not in found:
         raise MalformedObject("the task asks for a payment inside of another protocol (AP2)")
     return read_offer(found[REQUIRED])
+
+
+def pause_text(said: Mapping[str, Any]) -> str:
+    """Say what a message with this metadata asks for. The words are not the agent's: what it says
+    of a price is not shown."""
+    if REQUIRED not in said:
+        return "the agent asks for a payment inside of another protocol (AP2)"
+    try:
+        offer = read_offer(said[REQUIRED])
+    except MalformedObject:
+        return "the agent asks for a payment in a way that is not understood"
+    ways = list(dict.fromkeys(in_words(way) for way in offer.accepts))
+    more = f" or {len(ways) - SHOWN} other ways" if len(ways) > SHOWN else ""
+    return f"the agent asks for a payment of {' or '.join(ways[:SHOWN])}{more}"
+
+
+def in_words(required: Requirement) -> str:
+    """A way to pay, for people."""
+    amount = f"{required.amount} units of {required.asset}"
+    for asset in KNOWN:
+        known = (asset.network, asset.address.lower())
+        if known == (required.network, required.asset.lower()):
+            amount = asset.shown(required.amount)
+    return f"{amount} on {short_name(required.network)} to {required.pay_to}"
 
 
 def payments(result: Result) -> Sequence[Receipt]:

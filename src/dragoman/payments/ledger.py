@@ -27,6 +27,7 @@ class Signed(Struct, kw_only=True):
     origin: str
     """The origin of the agent."""
     task: str
+    """The task of the agent."""
     symbol: str
     amount: int
     decimals: int
@@ -37,6 +38,14 @@ class Signed(Struct, kw_only=True):
     authorization: Authorization
     signature: str = ""
     """Empty until it is signed."""
+    asset: str = ""
+    """The address of the contract."""
+    on_behalf_of: str = ""
+    """The payer's own task for which it was paid; empty if there is none."""
+    unused: bool = False
+    """It has expired, and by the chain nothing was transferred: it does not count any more."""
+    transaction: str = ""
+    """The transaction of its transfer, once the chain has shown it."""
 
     def __repr__(self) -> str:
         return f"Signed(task={self.task!r}, amount={self.amount}, symbol={self.symbol!r})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import inspect
 import time
@@ -16,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman import Message, Part, Role
-from dragoman.client import PausedTask
+from dragoman.client import AnswerRefused, PausedTask
 from dragoman.payments import ledger
 from dragoman.payments.extension import (
     PAYLOAD,
@@ -50,7 +51,7 @@ DAY = 24 * 3600.0
 FILES = Path("~/.local/state/dragoman")
 
 
-class PaymentRefused(Exception):
+class PaymentRefused(AnswerRefused):
     """The wallet does not pay. The text has the price and the reason."""
 
 
@@ -98,6 +99,7 @@ class Wallet:
         self._per_call = _limit("per_call", per_call)
         self._per_day = _limit("per_day", per_day)
         self._assets = {(asset.network, asset.address.lower()): asset for asset in assets}
+        self._per_task: tuple[tuple[Decimal, str], ...] = ()
         self._given = {_origin(url): to.lower() for url, to in (receivers or {}).items()}
         self._on_payment = on_payment
         name = f"wallet-{self.address.lower()}.json"
@@ -105,6 +107,14 @@ class Wallet:
 
     def __repr__(self) -> str:
         return f"Wallet({self.address})"
+
+    def part(self, most: str) -> Wallet:
+        """Return this wallet for the clients of turns (`turn.connect`, bridges, an orchestrator):
+        it pays at most this amount on behalf of one task, such as `0.50 USDC`, also if the task
+        runs again. The limits of the whole wallet apply, too. Raises ValueError."""
+        found = copy.copy(self)
+        found._per_task = (*self._per_task, _limit("part", most))
+        return found
 
     @property
     def extensions(self) -> Sequence[str]:
@@ -232,6 +242,8 @@ class Wallet:
                 offer=digest,
                 origin=_origin(paused.url),
                 task=paused.task.id,
+                on_behalf_of=paused.on_behalf_of,
+                asset=asset.address,
                 symbol=asset.symbol,
                 amount=required.amount,
                 decimals=asset.decimals,
@@ -255,19 +267,26 @@ class Wallet:
         self, found: Ledger, required: Requirement, asset: Asset, paused: PausedTask, now: float
     ) -> None:
         origin, amount = _origin(paused.url), Decimal(required.amount).scaleb(-asset.decimals)
-        spent = [one for one in found.payments if one.symbol == asset.symbol]
+        if self._per_task and not paused.on_behalf_of:
+            raise PaymentRefused(
+                f"the agent asks for {asset.shown(required.amount)}; this part of the wallet pays "
+                "only on behalf of a task, through a client of its turn"
+            )
+        spent = [one for one in found.payments if one.symbol == asset.symbol and not one.unused]
+        own = [one for one in spent if one.on_behalf_of == paused.on_behalf_of]
         task = [one for one in spent if (one.origin, one.task) == (origin, paused.task.id)]
         recent = [one for one in spent if one.at > now - DAY]
         for name, (most, symbol), before in (
-            ("per_call", self._per_call, task),
-            ("per_day", self._per_day, recent),
+            ("limit per_call", self._per_call, task),
+            ("limit per_day", self._per_day, recent),
+            *(("budget of the task", most, own) for most in self._per_task),
         ):
             units = (Decimal(one.amount).scaleb(-one.decimals) for one in before)
             spent_before = sum(units, Decimal(0)).normalize()
             if symbol != asset.symbol or spent_before + amount > most:
                 raise PaymentRefused(
                     f"the agent asks for {asset.shown(required.amount)}; {spent_before:f} "
-                    f"{asset.symbol} are counted already, and the limit {name} is {most:f} {symbol}"
+                    f"{asset.symbol} are counted already, and the {name} is {most:f} {symbol}"
                 )
 
     def _keep(self, signed: Signed) -> Signed:

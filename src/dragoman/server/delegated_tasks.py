@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
@@ -65,7 +65,7 @@ async def cancel(agent: Agent, task: str, remotes: Sequence[RemoteTask], seconds
 
 
 async def _cancel(agent: Agent, task: str, remote: RemoteTask, seconds: float) -> None:
-    from dragoman.client import Client
+    from dragoman.client import PAUSE_EXTENSIONS, Client
     from dragoman.client.client import INSIDE
 
     try:
@@ -74,7 +74,10 @@ async def _cancel(agent: Agent, task: str, remote: RemoteTask, seconds: float) -
             if remote.address == INSIDE and not options:
                 not_canceled(task, [remote], "the agent has no connection for it")
                 return
-            async with Client.connect(remote.address, **options) as client:
+            # an agent may require these of every request
+            extensions = (*options.get("extensions", ()), *PAUSE_EXTENSIONS)
+            more: Any = {**options, "extensions": extensions}
+            async with Client.connect(remote.address, **more) as client:
                 await client.task(remote.id).cancel()
     except (TaskNotCancelable, TaskNotFound):
         return  # it has ended

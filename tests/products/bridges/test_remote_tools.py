@@ -126,6 +126,14 @@ async def test_a_refusal_is_an_error(caller: tuple[str, str], remote: Desk) -> N
     assert "We do not fly there." in found["error"]
 
 
+async def test_a_price_is_an_error(caller: tuple[str, str], remote: Desk) -> None:
+    """And no question: neither a model nor a user is asked for a payment in words."""
+    found = await played(caller, remote, "sell")
+    assert found["answers"] == []
+    assert "a payment of 0.1 USDC on base-sepolia" in found["error"]
+    assert "Ignore" not in str(found)
+
+
 async def test_a_file_comes_along(caller: tuple[str, str], remote: Desk) -> None:
     found = await played(caller, remote, "picture")
     assert found["files"] == [["pixels", "image/png"]]

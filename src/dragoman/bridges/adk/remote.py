@@ -28,11 +28,14 @@ from dragoman.bridges.bridge import current_run
 from dragoman.bridges.remote import (
     ANSWER,
     DESCRIPTION,
+    FAILURES,
     Remote,
     RemoteAnswer,
     RemoteFailed,
     RemoteQuestion,
     RemoteTool,
+    unpaid,
+    with_pauses,
 )
 from dragoman.client import Client, Options, Result
 from dragoman.prompt_safety import clean
@@ -136,7 +139,7 @@ class RemoteAgent(BaseAgent):
     def __init__(self, agent: Remote, options: Options, **fields: Any) -> None:
         super().__init__(**fields)
         self._agent = agent
-        self._options = options
+        self._options = with_pauses(options)
 
     async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
         """See `BaseAgent`: this method is what an agent has to define."""
@@ -153,11 +156,14 @@ class RemoteAgent(BaseAgent):
                         if (part := _streamed(event)) is not None:
                             yield self._event(ctx, [part], partial=True)
                 result = stream.result
-        except (A2AError, OSError) as error:
+        except FAILURES as error:
             if isinstance(error, A2AError) and waiting:
                 yield self._event(ctx, [], {name: ""})  # the task cannot continue
             raise RemoteFailed(f"{self.name}: {clean(str(error), DESCRIPTION)}") from error
         asks = result.state is not None and result.state.interrupted
+        if (why := unpaid(result)) is not None:
+            yield self._event(ctx, [], {name: ""})
+            raise RemoteFailed(f"{self.name}: {why}")
         task = result.task.id if asks and result.task else ""
         change = {name: task} if task != waiting else {}
         if not result.ok and not asks:

@@ -28,6 +28,9 @@ PROGRESS = 500
 """The most characters of a progress message."""
 PATIENCE = 45.0
 """Seconds after which a call is answered with the id of its task."""
+AT_ONCE = 0.5
+"""Seconds in which a task may end before a client that takes part in tasks gets it, so that it need
+not wait before it asks for the result."""
 LAST_WORD = 10.0
 """Seconds that the cancel of a task may take."""
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from dragoman import A2AError, AgentCard, App, Caller, Task
-from dragoman.client import Client, Unverified
+from dragoman.client import PAUSE_EXTENSIONS, AnswerRefused, Client, Unverified
 from dragoman.mcp.server.task_ids import RemoteIds
 
 logger = logging.getLogger("dragoman.mcp")
@@ -25,7 +25,7 @@ FRESH = 5.0
 """Seconds for which the card of a remote agent is used without another look."""
 PATIENCE = 10.0
 """Seconds in which a remote agent must give its card."""
-FAILURES = (A2AError, OSError, TimeoutError, Unverified, ValueError)
+FAILURES = (A2AError, AnswerRefused, OSError, TimeoutError, Unverified, ValueError)
 """What calls of an agent raise."""
 
 
@@ -115,7 +115,8 @@ class OwnAgents:
         several = len(self._app.agents) > 1
         where = f"{INSIDE}/{key}" if several else INSIDE
         # no network is in between, so another attempt would get the same answer
-        return Client.connect(where, app=self._app.for_caller(caller), attempts=1)
+        app = self._app.for_caller(caller)
+        return Client.connect(where, app=app, attempts=1, extensions=PAUSE_EXTENSIONS)
 
 
 # ---- remote agents ---------------------------------------------------------------------------

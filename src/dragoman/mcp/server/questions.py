@@ -53,9 +53,10 @@ class Question(Struct, frozen=True):
 
 
 def question_of(task: Task) -> Question | None:
-    """Return the question that a task waits for; None if it waits for none."""
+    """Return the question that a task waits for; None if it waits for none, or for something that
+    words do not answer, such as a payment."""
     state, said = task.status.state, task.status.message
-    if not state.interrupted:
+    if not state.interrupted or unpaid(task):
         return None
     parts = said.parts if said is not None else ()
     texts = [part.text for part in parts if part.text is not None]
@@ -80,6 +81,15 @@ def question_of(task: Task) -> Question | None:
     return Question(
         task, id, words, form(words), url=_page([part.url or "" for part in parts], words)
     )
+
+
+def unpaid(task: Task) -> str:
+    """What a task waits for that neither a model nor a user can answer in words; empty if it waits
+    for nothing, or asks a question."""
+    pause = Result(task=task).pause
+    if pause is None or pause.in_words:
+        return ""
+    return f"{pause.text}, and there is no wallet that pays it"
 
 
 def _page(urls: Sequence[str], words: str) -> str:

@@ -13,7 +13,7 @@ from dragoman import Artifact, TaskState
 from dragoman.client import Result
 from dragoman.mcp import content
 from dragoman.mcp.server.exposed_agents import ExposedAgent
-from dragoman.mcp.server.questions import Question
+from dragoman.mcp.server.questions import Question, unpaid
 
 LARGE = 1_000_000
 """A file with more bytes is a link; `resources/read` returns its content."""
@@ -35,13 +35,15 @@ def artifact_uri(agent: ExposedAgent, task: str, artifact: str) -> str:
 def tool_result(
     agent: ExposedAgent, result: Result, *, schema: bool = False, modern: bool = True
 ) -> mcp.CallToolResult:
-    """The result of a task that has ended, or of a direct reply. `schema` says that the tool
-    promises structured content, `modern` that it need not be an object."""
+    """The result of a task that has ended or is not paid, or of a direct reply. `schema` says that
+    the tool promises structured content, `modern` that it need not be an object."""
     blocks = _blocks(agent, result)
     failed = not result.ok
     words = _last_words(result)
     if failed and result.state is not None:
         text = WORDS.get(result.state, f"The task is {_state(result)}")
+        if result.task is not None and (why := unpaid(result.task)):
+            text, words = "The task cannot go on", why  # and not what the agent says
         blocks.insert(0, mcp.TextContent(text=f"{text}: {words}" if words else f"{text}."))
     elif not blocks:
         blocks.append(mcp.TextContent(text=words or "Done."))

@@ -6,6 +6,7 @@ another replica.
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from datetime import UTC, datetime
@@ -17,9 +18,9 @@ from mcp.server.context import HandlerResult
 
 from dragoman import A2AError, Task, TaskState
 from dragoman.client import Result
-from dragoman.mcp.server.exchange import TASKS, Exchange, digest
-from dragoman.mcp.server.exposed_agents import ExposedAgent, FoundTask
-from dragoman.mcp.server.questions import deliver, question_of
+from dragoman.mcp.server.exchange import AT_ONCE, TASKS, Exchange, digest
+from dragoman.mcp.server.exposed_agents import FAILURES, ExposedAgent, FoundTask
+from dragoman.mcp.server.questions import deliver, question_of, unpaid
 from dragoman.mcp.server.results import tool_result
 from dragoman.prompt_safety import clean
 
@@ -57,13 +58,21 @@ class UpdateParams(TaskParams):
 
 def created(agent: ExposedAgent, task: Task) -> dict[str, Any]:
     """The result of a call that has become a task."""
-    return {"resultType": "task", **_seed(agent, task)}
+    seed = _seed(agent, task)
+    if unpaid(task):
+        seed["status"] = "working"  # `tasks/get` has it paid, or fails
+    return {"resultType": "task", **seed}
 
 
 async def get(exchange: Exchange, params: TaskParams) -> HandlerResult:
     """Answer `tasks/get`."""
     found = await _found(exchange, params.task_id)
-    agent, task = found.agent, found.task
+    agent, task, refused = found.agent, found.task, ""
+    if unpaid(task):
+        try:
+            task = await _paid(found)
+        except FAILURES as error:
+            refused = str(error)
     said = {"resultType": "complete", **_seed(agent, task)}
     if (question := question_of(task)) is not None:
         said["inputRequests"] = {question.id: _wire(question.request)}
@@ -71,7 +80,20 @@ async def get(exchange: Exchange, params: TaskParams) -> HandlerResult:
         said["result"] = _wire(tool_result(agent, Result(task=task)))
     elif said["status"] == "failed":
         said["error"] = _failure(agent, task)
+    if refused:
+        said["error"]["message"] = clean(refused, WORDS)
     return said
+
+
+async def _paid(found: FoundTask) -> Task:
+    """The task after the wallet of the agent's client has paid it, if there is one."""
+    async with found.agent.connect() as client:
+        handle = client.task(found.task.id)
+        try:
+            async with asyncio.timeout(AT_ONCE):
+                return (await handle.answer_pause()).task or found.task
+        except TimeoutError:  # it is paid, and the agent works
+            return await handle.get()
 
 
 async def update(exchange: Exchange, params: UpdateParams) -> HandlerResult:
@@ -121,7 +143,8 @@ async def _found(exchange: Exchange, id: str) -> FoundTask:
 
 def _seed(agent: ExposedAgent, task: Task) -> dict[str, Any]:
     """The fields that all forms of a task have."""
-    state, updated = STATES[task.status.state], task.status.timestamp or _stamp(time.time())
+    state = "failed" if unpaid(task) else STATES[task.status.state]
+    updated = task.status.timestamp or _stamp(time.time())
     kept = agent.retention
     said: dict[str, Any] = {
         "taskId": agent.name_task(task.id),
@@ -131,7 +154,7 @@ def _seed(agent: ExposedAgent, task: Task) -> dict[str, Any]:
         "ttlMs": None if kept is None else int(kept * 1000),
         "pollIntervalMs": POLL,
     }
-    if words := clean(task.status.text, WORDS):
+    if words := clean(unpaid(task) or task.status.text, WORDS):
         said["statusMessage"] = words
     return said
 

@@ -12,9 +12,9 @@ from mcp.server.context import HandlerResult
 from dragoman import Part
 from dragoman.client import Client, Result, Stream
 from dragoman.mcp.server import results
-from dragoman.mcp.server.exchange import Exchange
+from dragoman.mcp.server.exchange import AT_ONCE, Exchange
 from dragoman.mcp.server.exposed_agents import FAILURES, FoundTask
-from dragoman.mcp.server.questions import decide, question_of, send_to_task
+from dragoman.mcp.server.questions import decide, question_of, send_to_task, unpaid
 from dragoman.mcp.server.tool_call import Call, failure
 
 TASK_ID = {"type": "string", "description": "The id of the task, from the result of a tool."}
@@ -91,13 +91,14 @@ async def _get(exchange: Exchange, found: FoundTask, arguments: Mapping[str, Any
     wait = arguments.get("wait")
     seconds = float(wait) if isinstance(wait, int | float) and wait > 0 else 0.0
     state = found.task.status.state
-    if state.settled or not seconds:
+    waits = bool(unpaid(found.task))  # a wallet pays it, and the call follows what comes then
+    if not waits and (state.settled or not seconds):
         return _shown(found)
 
     async def begin(client: Client) -> None:
         return None
 
-    limit = min(seconds, exchange.state.patience)
+    limit = min(seconds or AT_ONCE, exchange.state.patience)
     call = Call(exchange, found.agent, task=found.task.id, limit=limit, cancels=False)
     return await call.run(begin)
 
@@ -144,7 +145,7 @@ async def _cancel(
 
 def _shown(found: FoundTask) -> mcp.CallToolResult:
     result = Result(task=found.task)
-    if found.task.status.state.terminal:
+    if found.task.status.state.terminal or unpaid(found.task):
         return results.tool_result(found.agent, result)
     question = question_of(found.task)
     if question is not None:

@@ -21,18 +21,15 @@ from dragoman import (
 )
 from dragoman.client import Client, Result, Stream
 from dragoman.mcp.server import results
-from dragoman.mcp.server.exchange import LAST_WORD, Exchange, InFlight, digest
+from dragoman.mcp.server.exchange import AT_ONCE, LAST_WORD, Exchange, InFlight, digest
 from dragoman.mcp.server.exposed_agents import FAILURES, ExposedAgent
-from dragoman.mcp.server.questions import Question, deliver, question_of
+from dragoman.mcp.server.questions import Question, deliver, question_of, unpaid
 from dragoman.mcp.server.task_extension import created
 from dragoman.mcp.server.tools import SkillTool
 from dragoman.prompt_safety import clean
 
 ANSWER = "answer"
 """The name of the only question in a result that asks."""
-AT_ONCE = 0.5
-"""Seconds in which a task may end before a client that takes part in tasks gets it, so that it need
-not wait before it asks for the result."""
 WORDS = 2000
 """The most characters of an error."""
 UNSUPPORTED = -32004
@@ -182,7 +179,7 @@ class Call:
                 return self._result(result)
             if self._exchange.takes_tasks:
                 return created(self._agent, result.task)
-            if result.task.status.state.terminal:
+            if result.task.status.state.terminal or unpaid(result.task):
                 return self._result(result)
             question = question_of(result.task)
             if question is None:
@@ -231,8 +228,11 @@ class Call:
     async def _follow(self, client: Client, stream: Stream | None, before: str) -> Result:
         """Follow the task until it ends or asks something else than `before`."""
         handle = client.task(self._task) if self._task else None
+        sends = stream is not None
         if stream is None and handle is not None:
             current = await handle.get()
+            if unpaid(current):
+                return await handle.answer_pause()
             if current.status.state.terminal:
                 return Result(task=current)
             stream = handle.subscribe()
@@ -247,6 +247,8 @@ class Call:
                     if words := _progress(event):
                         await self._exchange.report(words)
                     if task is not None and task.status.state.settled:
+                        if unpaid(task) and sends:
+                            continue  # the stream has it paid, or ends
                         question = question_of(task)
                         if question is None or question.id != before:
                             break  # a subscription continues after a question
@@ -254,7 +256,10 @@ class Call:
             if error.rpc != UNSUPPORTED or handle is None:
                 raise
             return Result(task=await handle.get())  # it has just ended
-        return stream.result
+        found = stream.result
+        if found.task is not None and unpaid(found.task):
+            return await client.task(found.task.id).answer_pause()
+        return found
 
     def _cancel(self) -> None:
         """Begin to cancel the task."""

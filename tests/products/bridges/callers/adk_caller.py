@@ -162,11 +162,21 @@ async def refuse(url: str, folder: Path) -> dict[str, Any]:
     return caller.seen()
 
 
+async def sell(url: str, folder: Path) -> dict[str, Any]:
+    """An agent that wants money."""
+    caller = Caller(url, folder, ("sell", {"city": "Rome"}))
+    try:
+        await caller.run(words("go"))
+    except RemoteFailed as error:
+        return {**caller.seen(), "error": str(error)}
+    return caller.seen()
+
+
 async def picture(url: str, folder: Path) -> dict[str, Any]:
     """A file."""
     return (await Caller(url, folder, ("picture", {"city": "Rome"})).run(words("go"))).seen()
 
 
 if __name__ == "__main__":
-    scenes = (price, book, wait, again, refuse, picture)
+    scenes = (price, book, wait, again, refuse, sell, picture)
     play({scene.__name__: scene for scene in scenes})

@@ -162,6 +162,11 @@ async def refuse(url: str, folder: Path) -> dict[str, Any]:
     return await once(url, folder, ("refuse", {"city": "Rome"}))
 
 
+async def sell(url: str, folder: Path) -> dict[str, Any]:
+    """An agent that wants money."""
+    return await once(url, folder, ("sell", {"city": "Rome"}))
+
+
 async def picture(url: str, folder: Path) -> dict[str, Any]:
     """A file."""
     return await once(url, folder, ("picture", {"city": "Rome"}))
@@ -175,5 +180,5 @@ async def word(url: str, folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    scenes = (price, book, wait, again, twice, outside, progress, refuse, picture, word)
+    scenes = (price, book, wait, again, twice, outside, progress, refuse, sell, picture, word)
     play({scene.__name__: scene for scene in scenes})

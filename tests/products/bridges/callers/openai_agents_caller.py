@@ -163,11 +163,16 @@ async def refuse(url: str, folder: Path) -> dict[str, Any]:
     return await once(url, ("refuse", {"city": "Rome"}))
 
 
+async def sell(url: str, folder: Path) -> dict[str, Any]:
+    """An agent that wants money."""
+    return await once(url, ("sell", {"city": "Rome"}))
+
+
 async def picture(url: str, folder: Path) -> dict[str, Any]:
     """A file."""
     return await once(url, ("picture", {"city": "Rome"}))
 
 
 if __name__ == "__main__":
-    scenes = (price, book, wait, again, refuse, picture)
+    scenes = (price, book, wait, again, refuse, sell, picture)
     play({scene.__name__: scene for scene in scenes})

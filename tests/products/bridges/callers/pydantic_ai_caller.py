@@ -93,11 +93,16 @@ async def refuse(url: str, folder: Path) -> dict[str, Any]:
     return seen((await agent(url, ("refuse", {"city": "Rome"})).run("go")).all_messages())
 
 
+async def sell(url: str, folder: Path) -> dict[str, Any]:
+    """An agent that wants money."""
+    return seen((await agent(url, ("sell", {"city": "Rome"})).run("go")).all_messages())
+
+
 async def picture(url: str, folder: Path) -> dict[str, Any]:
     """A file."""
     return seen((await agent(url, ("picture", {"city": "Rome"})).run("go")).all_messages())
 
 
 if __name__ == "__main__":
-    scenes = (price, book, wait, again, refuse, picture)
+    scenes = (price, book, wait, again, refuse, sell, picture)
     play({scene.__name__: scene for scene in scenes})
