@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from dragoman import Message
+from dragoman import Message, Task
 from dragoman.client import Result
 from dragoman.payments.networks import KNOWN, short_name
 from dragoman.payments.objects import (
@@ -108,11 +108,12 @@ def in_words(required: Requirement) -> str:
 
 def payments(result: Result) -> Sequence[Receipt]:
     """Return the receipts of the payments for the task of a result."""
-    task = result.task
-    if task is None:
-        return ()
-    said = [task.status.message, *reversed(task.history)]
-    for message in said:
+    return receipts(result.task) if result.task is not None else ()
+
+
+def receipts(task: Task) -> Sequence[Receipt]:
+    """Return the receipts of the payments for a task."""
+    for message in [task.status.message, *reversed(task.history)]:
         if RECEIPTS in (found := metadata(message)):
             return read_receipts(found[RECEIPTS])
     return ()

@@ -116,6 +116,8 @@ class Checked(Struct, frozen=True):
     """What is signed; the signature is in no log."""
     error: str = ""
     reason: str = ""
+    silent: bool = False
+    """The facilitator gave no answer: nothing has happened."""
 
 
 class Settled(Struct, frozen=True):
@@ -260,8 +262,7 @@ class Collection:
                     self._turn.reject(self._message(text, PaymentStatus.REJECTED))
                 )
                 return None
-            check = partial(self._check, said)
-            checked = await self._turn.step("x402.verify", check, returns=Checked)
+            checked = await self._checked(said)
             if checked.required is None or checked.authorization is None:
                 error, reason = checked.error, checked.reason
                 continue
@@ -290,6 +291,17 @@ class Collection:
         asked = self._message(text, PaymentStatus.REQUIRED, error, more)
         return await self._turn.ask_for(self._turn.ask(asked))
 
+    async def _checked(self, said: Mapping[str, Any]) -> Checked:
+        """Check a payment; again, after the first two pauses, if the facilitator is away."""
+        check = partial(self._check, said)
+        checked = await self._turn.step("x402.verify", check, returns=Checked)
+        for pause in self._merchant.settle_pauses[:2]:
+            if not checked.silent:
+                break
+            await self._turn.sleep(pause)
+            checked = await self._turn.step("x402.verify", check, returns=Checked)
+        return checked
+
     async def _check(self, said: Mapping[str, Any]) -> Checked:
         """Compare a payment with the offer, ask the facilitator, and reserve its nonce."""
         given = await self._work.private_metadata()
@@ -306,7 +318,7 @@ class Collection:
         try:
             verdict = await self._merchant.facilitator.verify(payload, found)
         except NoAnswer as error:
-            return refused(PaymentError.SETTLEMENT_FAILED, str(error))
+            return refused(PaymentError.SETTLEMENT_FAILED, str(error), silent=True)
         if not verdict.valid:
             return refused(error_of(verdict.reason), "the facilitator refuses the payment")
         if not await self._reserve(payload.authorization, found):
@@ -413,9 +425,9 @@ class Collection:
         )
 
 
-def refused(error: PaymentError, reason: str) -> Checked:
+def refused(error: PaymentError, reason: str, *, silent: bool = False) -> Checked:
     """A payment that does not count."""
-    return Checked(error=error, reason=reason)
+    return Checked(error=error, reason=reason, silent=silent)
 
 
 async def note(

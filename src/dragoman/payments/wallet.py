@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ from dragoman.payments.extension import (
     PaymentStatus,
     active,
     metadata,
+    receipts,
 )
 from dragoman.payments.ledger import Ledger, Signed
 from dragoman.payments.networks import TEST_ASSETS, Asset, decimal
@@ -135,11 +137,13 @@ class Wallet:
         required, asset = self._choose(offer)
         _check_origin(required, paused.url, asset)
         await self._check_receiver(required, asset, paused)
-        about = [paused.task.id, question.message_id, requirement_object(required, 2)]
-        digest = hashlib.sha256(canonical([_origin(paused.url), *about])).hexdigest()
-        payload = await self._pay(digest, required, asset, offer.version, paused)
+        # the same while it is not paid: an agent may ask again and again
+        paid = sum(receipt.success for receipt in receipts(paused.task))
+        about = [paused.task.id, requirement_object(required, 2), paid]
+        offered = _digest(_origin(paused.url), *about)
+        payload = await self._pay(offered, required, asset, offer.version, paused)
         return Message(
-            message_id=f"x402-{digest[:32]}",
+            message_id=f"x402-{_digest(offered, question.message_id)[:32]}",
             role=Role.USER,
             parts=(Part(text=f"Payment of {asset.shown(required.amount)}"),),
             metadata={
@@ -230,7 +234,7 @@ class Wallet:
         with ledger.locked(self.file):
             found = ledger.load(self.file)
             for one in found.payments:
-                if one.offer == digest:
+                if one.offer == digest and one.authorization.valid_before > now:
                     return one
             self._check_limits(found, required, asset, paused, now)
             until = int(now) + min(required.timeout, LONGEST)
@@ -290,7 +294,7 @@ class Wallet:
         with ledger.locked(self.file):
             found = ledger.load(self.file)
             for one in found.payments:
-                if one.offer == signed.offer:
+                if one.authorization.nonce == signed.authorization.nonce:
                     one.signature = one.signature or signed.signature
                     ledger.store(self.file, found)
                     return one
@@ -310,6 +314,10 @@ def _limit(name: str, value: str) -> tuple[Decimal, str]:
     if found < 0:
         raise ValueError(f"Wallet: {name}: must not be less than 0")
     return found, symbol.strip()
+
+
+def _digest(*values: Any) -> str:
+    return hashlib.sha256(canonical(values)).hexdigest()
 
 
 def _origin(url: str) -> str:

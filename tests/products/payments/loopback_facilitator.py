@@ -92,6 +92,8 @@ class LoopbackFacilitator:
         """Whether it gives the same answer again for a payment that it has carried out."""
         self.lies = ""
         """What it lies about: `network`, `transaction`, `shape`."""
+        self.away = 0
+        """How many of the next calls of `verify` are not answered."""
         self.released = asyncio.Event()
         self.node_away = self.forgets = False
         self.later = 0
@@ -104,6 +106,9 @@ class LoopbackFacilitator:
     async def verify(self, request: web.Request) -> web.Response:
         """Answer a verification."""
         body = await self._body(request, "verify")
+        if self.away:
+            self.away -= 1
+            return web.Response(status=503)
         why = self.chain.refusal(body["paymentPayload"], body["paymentRequirements"])
         if why:
             return web.json_response({"isValid": False, "invalidReason": why})

@@ -291,6 +291,22 @@ async def test_a_facilitator_that_hangs(facilitator: LoopbackFacilitator) -> Non
     assert (shop.worked, shop.kinds) == ([], ["unsettled"])
 
 
+async def test_the_facilitator_is_away_for_a_while(
+    facilitator: LoopbackFacilitator, tmp_path: Path
+) -> None:
+    shop = Shop(facilitator, settle_pauses=(0.01, 0.01))
+    facilitator.away = 4  # the task asks again after three
+    async with shop.connect(wallet(tmp_path)) as client:
+        result = await client.send("tides")
+    assert result.ok
+    assert facilitator.asked == {"verify": 5, "settle": 1}
+    asked = [one for one in result.task.history if (one.metadata or {}).get(STATUS)]  # type: ignore[union-attr]
+    said = [one.metadata[STATUS] for one in asked]  # type: ignore[index]
+    assert said.count("payment-required") == said.count("payment-submitted") == 2
+    # the same payment came again
+    assert len({str(body["paymentPayload"]) for body in facilitator.bodies}) == 1
+
+
 async def test_the_facilitator_is_away(facilitator: LoopbackFacilitator) -> None:
     shop = Shop(facilitator, facilitator=Facilitator("https://127.0.0.1:1", timeout=1))
     async with shop.connect() as client:

@@ -36,7 +36,7 @@ from dragoman.payments import (
     Signer,
     Wallet,
 )
-from dragoman.payments.extension import PAYLOAD, REQUIRED, STATUS, URIS
+from dragoman.payments.extension import PAYLOAD, RECEIPTS, REQUIRED, STATUS, URIS
 from dragoman.payments.ledger import load
 from dragoman.payments.objects import Offer, offer_object, read_payload
 from dragoman.payments.signing import key_signer, signer_of
@@ -44,6 +44,7 @@ from tests.products.payments.loopback_facilitator import KEY, PAYER, SHOP, TOKEN
 from tests.products.payments.parts import PRICE, wallet
 
 OTHER = "0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"
+PAID = {RECEIPTS: [{"success": True, "transaction": "0x1", "network": "eip155:31337"}]}
 
 _shop = Agent("Shop", description="Sells.")
 _shop.handler(print)
@@ -104,8 +105,30 @@ async def test_the_same_offer_gets_the_same_payment(tmp_path: Path) -> None:
     again = await wallet(tmp_path).answer(paused())  # another process
     assert first == again
     assert len(load(tmp_path / "wallet.json").payments) == 1
-    other = await wallet(tmp_path).answer(paused(message="m-2"))
+    other = await wallet(tmp_path).answer(paused(task="t-2"))
     assert payload(other).authorization.nonce != payload(first).authorization.nonce
+
+
+async def test_an_agent_that_asks_again_gets_the_same_payment(tmp_path: Path) -> None:
+    """Else it could carry out both: the first one is valid until it expires."""
+    paying = wallet(tmp_path)
+    first = await paying.answer(paused())
+    failed = {RECEIPTS: [{"success": False, "transaction": "", "network": ""}]}
+    again = await paying.answer(paused(message="m-2", **failed))
+    assert first is not None and again is not None and first.message_id != again.message_id
+    assert payload(first) == payload(again)
+    # another amount, or one after a payment that was carried out, is another payment
+    raised = await paying.answer(paused(Price("0.11", TOKEN, to=SHOP), message="m-3"))
+    paid = await paying.answer(paused(message="m-4", **PAID))
+    signed = load(paying.file).payments
+    assert [one.authorization for one in signed[1:]] == [
+        payload(raised).authorization,
+        payload(paid).authorization,
+    ]
+    signed[0].authorization = replace(signed[0].authorization, valid_before=1)
+    paying.file.write_bytes(msgspec.json.encode({"payments": signed, "receivers": {}}))
+    late = await paying.answer(paused(message="m-5"))
+    assert payload(late).authorization.nonce not in {one.authorization.nonce for one in signed}
 
 
 async def test_a_crash_before_the_signature(tmp_path: Path) -> None:
@@ -148,9 +171,10 @@ async def test_limits(tmp_path: Path, options: Any, tasks: list[str], why: str) 
     paying = wallet(tmp_path, **options)
     *before, last = enumerate(tasks)
     for number, task in before:
-        await paying.answer(paused(task=task, message=f"m-{number}"))
+        await paying.answer(paused(task=task, message=f"m-{number}", **(PAID if number else {})))
     with pytest.raises(PaymentRefused, match=why):
-        await paying.answer(paused(task=last[1], message="last"))
+        more = {RECEIPTS: PAID[RECEIPTS] * len(before)}
+        await paying.answer(paused(task=last[1], message="last", **more))
     known = load(paying.file).payments if paying.file.exists() else []
     assert len(known) == len(before)
 
