@@ -14,7 +14,7 @@ import pytest
 from dragoman import Task, TaskState
 from dragoman.payments import Chain, Price, payments
 from dragoman.payments.extension import ERROR, RECEIPTS, STATUS
-from dragoman.payments.ledger import load
+from dragoman.payments.ledger_file import load
 from dragoman.payments.objects import Offer, offer_object
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Store
