@@ -98,7 +98,10 @@ def changed(name: str, *path: Any, to: Any) -> Any:
         (read_offer, changed("offer-v1", "accepts", 0, "maxAmountRequired", to="9" * 79)),
         (read_offer, changed("offer-v2", "accepts", 0, "payTo", to="shop.eth")),
         (read_offer, changed("offer-v2", "accepts", 0, "maxTimeoutSeconds", to=0)),
-        (read_offer, changed("offer-v2", "accepts", 0, "extra", "assetTransferMethod", to="permit2")),
+        (
+            read_offer,
+            changed("offer-v2", "accepts", 0, "extra", "assetTransferMethod", to="permit2"),
+        ),
         (read_offer, changed("offer-v2", "accepts", 0, "extra", "more", to="x" * 2000)),
         (read_payload, changed("payload-v1", "payload", "signature", to="0xzz")),
         (read_payload, changed("payload-v1", "payload", "authorization", "nonce", to="0x12")),
