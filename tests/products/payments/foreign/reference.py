@@ -57,7 +57,6 @@ class Merchant(AgentExecutor):
         self.version = version
         self.worked: list[str] = []
         self.receipts: list[dict[str, Any]] = []
-        self.payloads: list[dict[str, Any]] = []
         self.requested: set[str] = set()
         self._client = HTTPFacilitatorClient(FacilitatorConfig(url=facilitator))
         self._server = x402ResourceServer(self._client)
@@ -86,13 +85,14 @@ class Merchant(AgentExecutor):
         (required,) = self._server.build_payment_requirements(self._asks)
         if said.get(STATUS) != "payment-submitted":
             metadata = {STATUS: "payment-required", REQUIRED: await self._offer(required)}
-            return await self._say(updater, pb.TASK_STATE_INPUT_REQUIRED, metadata)
-        self.payloads.append(said[PAYLOAD])
+            await self._say(updater, pb.TASK_STATE_INPUT_REQUIRED, metadata)
+            return
         payload, wanted = self._read(said[PAYLOAD], required)
         verified = await self._server.verify_payment(payload, wanted)
         if not verified.is_valid:
             metadata = {STATUS: "payment-failed", "x402.payment.error": "INVALID_SIGNATURE"}
-            return await self._say(updater, pb.TASK_STATE_FAILED, metadata)
+            await self._say(updater, pb.TASK_STATE_FAILED, metadata)
+            return
         await self._say(updater, pb.TASK_STATE_WORKING, {STATUS: "payment-verified"})
         text = task.history[0].parts[0].text
         self.worked.append(text)
