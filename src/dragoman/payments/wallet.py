@@ -41,7 +41,6 @@ from dragoman.payments.objects import (
     canonical,
     payload_object,
     read_offer,
-    requirement_object,
 )
 from dragoman.payments.signing import Signer, key_signer, new_nonce
 
@@ -139,7 +138,8 @@ class Wallet:
         await self._check_receiver(required, asset, paused)
         # the same while it is not paid: an agent may ask again and again
         paid = sum(receipt.success for receipt in receipts(paused.task))
-        about = [paused.task.id, requirement_object(required, 2), paid]
+        to = (required.network, required.asset.lower(), required.pay_to.lower())
+        about = [paused.task.id, *to, required.amount, paid]
         offered = _digest(_origin(paused.url), *about)
         payload = await self._pay(offered, required, asset, offer.version, paused)
         return Message(

@@ -98,6 +98,11 @@ def changed(name: str, *path: Any, to: Any) -> Any:
         (read_offer, changed("offer-v1", "accepts", 0, "maxAmountRequired", to="9" * 79)),
         (read_offer, changed("offer-v2", "accepts", 0, "payTo", to="shop.eth")),
         (read_offer, changed("offer-v2", "accepts", 0, "maxTimeoutSeconds", to=0)),
+        (
+            read_offer,
+            changed("offer-v2", "accepts", 0, "extra", "assetTransferMethod", to="permit2"),
+        ),
+        (read_offer, changed("offer-v2", "accepts", 0, "extra", "more", to="x" * 2000)),
         (read_payload, changed("payload-v1", "payload", "signature", to="0xzz")),
         (read_payload, changed("payload-v1", "payload", "authorization", "nonce", to="0x12")),
         (read_payload, changed("payload-v1", "payload", "authorization", "value", to=True)),
@@ -115,6 +120,15 @@ def test_ways_to_pay_that_are_not_understood_are_left_out() -> None:
     wire = golden("offer-v1")
     wire["accepts"] = [{"scheme": "exact", "network": "solana"}, *wire["accepts"]]
     assert len(read_offer(wire).accepts) == 1
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_else_is_in_extra_is_kept(version: int) -> None:
+    wire = changed(f"offer-v{version}", "accepts", 0, "extra", "assetTransferMethod", to="eip3009")
+    wire["accepts"][0]["extra"]["tier"] = {"name": "fast"}
+    offer = read_offer(wire)
+    assert offer_object(offer) == wire
+    assert offer.accepts[0].matches(read_offer(golden(f"offer-v{version}")).accepts[0])
 
 
 def test_a_price() -> None:

@@ -117,6 +117,10 @@ async def test_an_agent_that_asks_again_gets_the_same_payment(tmp_path: Path) ->
     again = await paying.answer(paused(message="m-2", **failed))
     assert first is not None and again is not None and first.message_id != again.message_id
     assert payload(first) == payload(again)
+    # also if the offer differs in what is not signed
+    for more in ({"timeout": 300}, {"extra": {"tier": "fast"}}, {"description": "Please"}):
+        other = await paying.answer(paused(replace(PRICE.requirement(), **more), message="m-6"))
+        assert payload(other).authorization == payload(first).authorization
     # another amount, or one after a payment that was carried out, is another payment
     raised = await paying.answer(paused(Price("0.11", TOKEN, to=SHOP), message="m-3"))
     paid = await paying.answer(paused(message="m-4", **PAID))
