@@ -125,6 +125,10 @@ class Console:
     # -- without a session
 
     async def _without_session(self, request: Request) -> Response | None:
+        if isinstance(self.source, RemoteAgent):
+            back = self.source.login.come_back(request)
+            if back is not None:
+                return back
         if request.path == "/console" and request.html and self.access.open:
             return Response(b"", 307, headers={"location": "/console/"})
         if request.path == "/console/" and request.method == "GET":
@@ -198,7 +202,7 @@ class Console:
         given = await request.decode(dict[str, str])
         schemes = await self.source.schemes(request)
         if isinstance(self.source, RemoteAgent):
-            await self.source.log_in(given, schemes)
+            await self.source.log_in(request, given, schemes)
             return Response({})
         headers = pages.headers_for(schemes, given)
         if not headers:

@@ -78,6 +78,11 @@ def log_in(schemes: Sequence[SchemeView], *, failed: bool = False) -> Response:
     )
 
 
+def told(text: str, status: int = 200) -> Response:
+    """A page that says one thing."""
+    return page("Log in", f"<h1>Console</h1><p>{escape(text)}</p>", status=status)
+
+
 def _form(scheme: SchemeView) -> str:
     name = escape(scheme.name, quote=True)
     fields = {

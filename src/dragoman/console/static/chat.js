@@ -24,7 +24,7 @@ export function Chat({ route, session, reload }) {
       <p>The agent calls need a caller. Log in as one; to see the console does not make you one.</p>
       <${LogIn} session=${session} done=${reload} /></div></section>`;
   }
-  return html`<${Conversation} key=${key} agent=${about} route=${route} session=${session} />`;
+  return html`<${Conversation} key=${key} agent=${about} route=${route} session=${session} reload=${reload} />`;
 }
 
 function connection(about) {
@@ -32,7 +32,7 @@ function connection(about) {
   return agents.get(about.key);
 }
 
-function Conversation({ agent: about, route, session }) {
+function Conversation({ agent: about, route, session, reload }) {
   const agent = connection(about);
   const context = route.parameters.get("context") || "";
   const [card, setCard] = useState(null);
@@ -215,7 +215,7 @@ function Conversation({ agent: about, route, session }) {
           onAnswer=${(parts, more) => send(parts, { ...more, task })} />`)}
         ${replies.filter((each) => !seenIn(tasks, each.messageId)).map((each) => html`<${Message} key=${each.messageId} message=${each} />`)}
         ${busy > 0 && html`<p class="dim" role="status">The agent is working …</p>`}
-        ${session.source === "agent" && html`<${Remote} session=${session} busy=${busy > 0} />`}
+        ${session.source === "agent" && html`<${Remote} session=${session} busy=${busy > 0} reload=${reload} />`}
         ${error && html`<p class="bad" role="alert">${error}</p>`}
         <div ref=${end}></div>
       </div>
