@@ -24,6 +24,7 @@ from dragoman.console.access import (
     origin_of,
     same_origin,
 )
+from dragoman.console.delegation_tree import Delegations
 from dragoman.console.history import History
 from dragoman.console.http import (
     ACTION_HEADER,
@@ -76,6 +77,7 @@ class Console:
         self.source: Source
         self.reader: StoreReader
         self.history: History
+        self.delegations: Delegations
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> bool:
         """Answer a request, or leave it to the agents."""
@@ -94,6 +96,7 @@ class Console:
             )
             self._counted: tuple[float, Any, Any] = (0.0, None, None)
             self.history = History(self.reader)
+            self.delegations = Delegations(self.reader)
 
     async def close(self) -> None:
         """Close the store that it reads."""

@@ -176,17 +176,37 @@ class Folded(Shape, frozen=True, kw_only=True):
     """How many characters of texts are left out, because the answer would be too large."""
 
 
-class RemoteView(Shape, frozen=True, kw_only=True):
-    """A task of another agent, above or below this one."""
+class TreeView(Shape, frozen=True, kw_only=True):
+    """A task in a tree of delegations."""
 
-    agent: str = ""
-    """The name on its card."""
-    address: str = ""
     task: str
+    agent: str = ""
+    """Its key if the task is in the same store, otherwise the name on its card."""
+    address: str = ""
+    """Where the agent is, if the task is not in the same store."""
     state: str = ""
-    """The state in which it was last seen."""
+    """Its state; of a task elsewhere, the one in which it was last seen."""
+    seen: str = ""
+    """When a task elsewhere was last seen."""
     here: bool = False
-    """Whether the task is in the same store."""
+    """Whether the task is in the same store, and can be opened."""
+    over: bool = False
+    """Whether a task of the same store has ended."""
+    below: Sequence[TreeView] = ()
+    """The tasks that it has begun."""
+    cut: bool = False
+    """Whether it has begun more than is shown."""
+
+
+class DelegationTree(Shape, frozen=True, kw_only=True):
+    """The tasks around a task."""
+
+    above: Sequence[TreeView] = ()
+    """Those that led to it, the first one first, as its first message says."""
+    below: Sequence[TreeView] = ()
+    """Those that it has begun at other agents, as its log says."""
+    cut: bool = False
+    """Whether it has begun more than is shown."""
 
 
 class WebhookView(Shape, frozen=True, kw_only=True):
@@ -215,8 +235,8 @@ class TaskDetails(Shape, frozen=True, kw_only=True):
     """`answer` or `approval`, if the task waits for a person."""
     operation: Any = None
     """What an approval is for."""
-    above: Sequence[RemoteView] = ()
-    below: Sequence[RemoteView] = ()
+    delegates: bool = False
+    """Whether its tree of delegations has more than itself."""
     webhooks: Sequence[WebhookView] = ()
     first: Any = None
     """The first message, as A2A has it, to be sent again."""

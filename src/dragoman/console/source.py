@@ -15,6 +15,8 @@ from dragoman.console.session import Operator
 from dragoman.console.shapes import AgentName, AgentView, FindingView, SchemeView
 
 CARD = "/.well-known/agent-card.json"
+INSIDE = "http://inside"
+"""The address of agents of the same process, which no browser can open."""
 
 
 class Source(Protocol):

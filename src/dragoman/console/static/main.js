@@ -38,6 +38,7 @@ function Console() {
     load();
     const changed = () => setRoute(read());
     addEventListener("hashchange", changed);
+    changed(); // the address may have changed since the first drawing
     return () => removeEventListener("hashchange", changed);
   }, []);
   const online = useCallback((good, error) => {
