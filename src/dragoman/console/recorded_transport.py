@@ -82,6 +82,13 @@ class RecordedTransport:
         shown.status, shown.received = response.status, self._masked(response.headers)
         return RecordedResponse(response, shown, request.url, form=form)
 
+    def undecoded(self, call: str, error: str) -> None:
+        """Say that the last answer to a call could not be read."""
+        found = (each for each in reversed(self.exchanges) if each.call == call and each.status)
+        for each in found:
+            each.undecoded = error
+            return
+
     async def close(self) -> None:
         """Close all connections."""
         await self._inner.close()

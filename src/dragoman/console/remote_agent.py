@@ -27,6 +27,10 @@ FAILURES = (A2AError, OSError, ValueError, ModuleNotFoundError)
 """What a call may raise."""
 
 
+UNREADABLE = "INVALID_AGENT_RESPONSE"
+"""The reason in the client's errors about answers that it cannot read."""
+
+
 class Connect(Protocol):
     """Makes a client of the agent, with what a person has typed in the page."""
 
@@ -108,8 +112,9 @@ class RemoteAgent:
         await self._disconnect()
 
     async def _disconnect(self) -> None:
-        self._client = None
-        await self._exits.aclose()
+        async with self._opening:
+            self._client = None
+            await self._exits.aclose()
 
     async def agents(self, request: Request) -> Sequence[AgentView]:
         """The agent with its card. Without a log-in, the card is there if anybody may fetch it."""
@@ -182,7 +187,12 @@ class RemoteAgent:
                 raise ConsoleError(f"headers: {name[:40]!r} is not valid")
         self._headers = {name.lower(): text for name, text in headers.items()}
         self._extensions, self._metadata = tuple(extensions), dict(metadata)
+        unfinished = self.login.state.state in ("trying", "waiting")
+        if unfinished:
+            await self.login.stop()
         await self._disconnect()
+        if unfinished:
+            self.login.begin(self._ask)
 
     # -- calls of the chat
 
@@ -195,7 +205,6 @@ class RemoteAgent:
             method, params, id = asked["method"], asked.get("params") or {}, asked.get("id")
         except (msgspec.DecodeError, KeyError, TypeError):
             raise ConsoleError("the body is not a call") from None
-        CALL.set((method, params))
         if method in ("SendStreamingMessage", "SubscribeToTask"):
             stream = self._stream(method, params, id)
             response = Response(kind="text/event-stream", stream=stream)
@@ -205,9 +214,11 @@ class RemoteAgent:
 
     async def _answer(self, method: str, params: Any, id: Any) -> dict[str, Any]:
         try:
-            found = await self._one(await self.client(), method, params)
+            client = await self.client()
+            CALL.set((method, params))
+            found = await self._one(client, method, params)
         except FAILURES as error:
-            return _failure(error, id)
+            return self._failure(method, error, id)
         return {"jsonrpc": "2.0", "id": id, "result": msgspec.to_builtins(found)}
 
     async def _one(self, client: Client, method: str, params: Any) -> Any:
@@ -229,6 +240,7 @@ class RemoteAgent:
     async def _stream(self, method: str, params: Any, id: Any) -> AsyncIterator[bytes]:
         try:
             client = await self.client()
+            CALL.set((method, params))
             if method == "SubscribeToTask":
                 stream = client.task(params["id"]).subscribe()
             else:
@@ -238,7 +250,14 @@ class RemoteAgent:
                 async for event in stream:
                     yield _event({"jsonrpc": "2.0", "id": id, "result": _result(event)})
         except FAILURES as error:
-            yield _event(_failure(error, id))
+            yield _event(self._failure(method, error, id))
+
+    def _failure(self, method: str, error: Exception, id: Any) -> dict[str, Any]:
+        code = getattr(error, "rpc", -32603)
+        text = str(error) or type(error).__name__
+        if getattr(error, "reason", "") == UNREADABLE and self.wire is not None:
+            self.wire.undecoded(method, text)
+        return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}}
 
 
 async def _some(client: Client, context: str) -> AsyncIterator[Task]:
@@ -261,12 +280,6 @@ def _result(event: Any) -> dict[str, Any]:
         case _:
             name = "message"
     return {name: msgspec.to_builtins(event)}
-
-
-def _failure(error: Exception, id: Any) -> dict[str, Any]:
-    code = getattr(error, "rpc", -32603)
-    text = str(error) or type(error).__name__
-    return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}}
 
 
 def _event(value: Any) -> bytes:

@@ -15,8 +15,9 @@ from dragoman.console.access import local, origin_of
 from dragoman.console.http import ConsoleError, Request, Response
 from dragoman.console.shapes import PromptView, SchemeView
 
-PATH = "/console/logged-in"
-"""Where the browser comes back to from an authorization server."""
+PATH = "/callback"
+"""Where the browser comes back to from an authorization server: the same path as for the other
+commands, so that a client has to be registered there once."""
 PATIENCE = 300.0
 """Seconds that a person may take to log in."""
 REFUSED = (401, 403)

@@ -312,6 +312,8 @@ class ExchangeView(Struct, kw_only=True, omit_defaults=True, rename="camel"):
     call: str = ""
     """The method of the chat that it was sent for; empty if for none."""
     params: Any = None
+    undecoded: str = ""
+    """Why the answer could not be read."""
 
 
 class ExchangeSummary(Shape, frozen=True, kw_only=True):

@@ -30,7 +30,15 @@ PAGES = (
     *("", "state=completed", "state=failed,canceled", "state=working", "agent=none"),
     *("owner=o99", "owner=o99&state=completed", "owner=nobody", "owner=o99&state=working"),
     *("tenant=t1", "tenant=t1&state=input-required", "tenant=t1&owner=o5", "tenant=t9"),
-    *("skill=rare", "skill=none", "skill=none&state=failed", "context=c7", "context=none", "id=01a", "id=zz"),
+    *(
+        "skill=rare",
+        "skill=none",
+        "skill=none&state=failed",
+        "context=c7",
+        "context=none",
+        "id=01a",
+        "id=zz",
+    ),
 )
 TEXTS = (
     *("text=hello", "text=nowhere", "owner=o99&text=nowhere", "state=failed&text=nowhere"),

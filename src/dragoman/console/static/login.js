@@ -67,7 +67,7 @@ function OAuth({ scheme }) {
       : html`<p class="dim">The card offers to log in ${FLOWS[flows[0]]}.</p>`}
     ${scheme.foreign && html`<label class="check"><input type="checkbox" name="issuer" value=${scheme.server} required />
       Log in at ${plain(scheme.server)}, which the card names</label>`}
-    ${flows.includes("code") && html`<p class="dim">The client's redirect URI is <span class="id">${`${location.origin}/console/logged-in`}</span></p>`}
+    ${flows.includes("code") && html`<p class="dim">The client's redirect URI is <span class="id">${`${location.origin}/callback`}</span></p>`}
     <p><button type="button" class="link" onClick=${() => setOwn(true)}>Use an access token that you have</button></p>`;
 }
 
