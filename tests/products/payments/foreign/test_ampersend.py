@@ -1,5 +1,5 @@
-"""`ampersend-a2a-x402`, which has version 0.1 of the extension on A2A 0.3: its client pays an agent of
-dragoman, and a wallet of dragoman pays its merchant."""
+"""`ampersend-a2a-x402`, which has version 0.1 of the extension on A2A 0.3: its client pays an agent
+of dragoman, and a wallet of dragoman pays its merchant."""
 
 from __future__ import annotations
 

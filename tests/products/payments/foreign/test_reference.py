@@ -11,7 +11,7 @@ import pytest
 from dragoman.client import Client
 from dragoman.payments import PaymentRefused, Price, payments
 from dragoman.payments.extension import URIS
-from dragoman.payments.ledger import load
+from dragoman.payments.ledger_file import load
 from dragoman.payments.networks import BASE_SEPOLIA_USDC
 from tests.harness.server import served, serving
 from tests.products.payments import loopback_facilitator as loopback
