@@ -1,5 +1,5 @@
-"""A merchant on `ampersend-a2a-x402`, in an environment of its own. Its arguments are the URL of the
-facilitator and the receiver. It prints its URL."""
+"""A merchant on `ampersend-a2a-x402`, in an environment of its own. Its arguments are the URL of
+the facilitator and the receiver. It prints its URL."""
 
 from __future__ import annotations
 
