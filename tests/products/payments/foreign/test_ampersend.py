@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.client import Client
 from dragoman.payments import Price, payments
-from dragoman.payments.ledger import load
+from dragoman.payments.ledger_file import load
 from dragoman.payments.networks import BASE_SEPOLIA_USDC
 from tests.harness.server import served
 from tests.interop.peers import FULL, environments
