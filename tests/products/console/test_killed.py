@@ -22,10 +22,10 @@ STORY = "".join(f"word{index} " for index in range(WORDS)).strip()
 
 
 def covered(places: list[str]) -> list[int]:
-    """The numbers of the entries that a timeline shows: `7`, or `8–31` for folded chunks."""
+    """The numbers of the entries that a timeline shows: `7`, or two for folded chunks."""
     found: list[int] = []
     for place in places:
-        first, _, last = place.replace(",", "").partition("–")
+        first, _, last = place.replace(",", "").partition("\u2013")
         found += range(int(first), int(last or first) + 1)
     return found
 

@@ -26,7 +26,7 @@ export function Chat({ route, session, reload, onOnline }) {
       <p>The agent calls need a caller. Log in as one; to see the console does not make you one.</p>
       <${LogIn} session=${session} done=${reload} /></div></section>`;
   }
-  return html`<${Conversation} key=${key} agent=${about} route=${route} session=${session} onOnline=${onOnline} />`;
+  return html`<${Conversation} key=${key} agent=${about} route=${route} session=${session} reload=${reload} onOnline=${onOnline} />`;
 }
 
 function connection(about) {
@@ -34,7 +34,7 @@ function connection(about) {
   return agents.get(about.key);
 }
 
-function Conversation({ agent: about, route, session, onOnline }) {
+function Conversation({ agent: about, route, session, reload, onOnline }) {
   const agent = connection(about);
   const context = route.parameters.get("context") || "";
   const [card, setCard] = useState(null);
@@ -250,7 +250,7 @@ function Conversation({ agent: about, route, session, onOnline }) {
               onAnswer=${(parts, more) => send(parts, { ...more, task })} />`
           : html`<${Message} key=${message.messageId} message=${message} />`))}
         ${busy > 0 && html`<p class="dim" role="status">The agent is working …</p>`}
-        ${session.source === "agent" && html`<${Remote} session=${session} busy=${busy > 0} />`}
+        ${session.source === "agent" && html`<${Remote} session=${session} busy=${busy > 0} reload=${reload} />`}
         ${error && html`<p class="bad" role="alert">${error}</p>`}
         <div ref=${end}></div>
       </div>
