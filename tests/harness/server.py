@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,6 +17,9 @@ from dragoman.server.app import App
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 """The value of the setting `bindings` that lists all bindings."""
+
+# `access_log=False` takes the handlers from this logger; pytest gives it one again.
+logging.getLogger("uvicorn.access").disabled = True
 
 
 class Quiet(uvicorn.Server):

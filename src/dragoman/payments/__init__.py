@@ -10,7 +10,7 @@
 
 `objects` has the values of x402, `extension` their place in A2A messages, `checks` compares a
 payment with an offer, `merchant`, `facilitator` and `chain` are the side that is paid, `wallet`,
-`ledger` and `signing` the side that pays.
+`ledger` with its places `ledger_file` and `ledger_table`, and `signing` the side that pays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         payments,
     )
     from dragoman.payments.facilitator import Facilitator
-    from dragoman.payments.ledger import LedgerUnavailable
+    from dragoman.payments.ledger import LedgerUnavailable, SignedPayment, WalletLimits
     from dragoman.payments.merchant import Merchant, PaidSkill, PaymentRecord
     from dragoman.payments.networks import Asset
     from dragoman.payments.objects import MalformedObject, Offer, Receipt, Requirement
@@ -52,8 +52,10 @@ __all__ = [
     "ProposedPayment",
     "Receipt",
     "Requirement",
+    "SignedPayment",
     "Signer",
     "Wallet",
+    "WalletLimits",
     "pause_text",
     "payment_required",
     "payments",
@@ -72,8 +74,10 @@ _PLACES = {
     "PaymentStatus": "extension",
     "Price": "price",
     "ProposedPayment": "wallet",
+    "SignedPayment": "ledger",
     "Signer": "signing",
     "Wallet": "wallet",
+    "WalletLimits": "ledger",
     "pause_text": "extension",
     "payment_required": "extension",
     "payments": "extension",

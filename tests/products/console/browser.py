@@ -13,6 +13,8 @@ import pytest
 from tests.harness.scale import SCALE, SOAK
 
 CHROMIUM = os.environ.get("CONSOLE_CHROMIUM") or shutil.which("chromium") or ""
+TIMEOUT = 30_000
+"""Milliseconds that a page has for each step: a machine may be slow."""
 FULL = os.environ.get("CONSOLE") == "full" or (SOAK and SCALE >= 1)
 """Whether the long forms of the tests run: `make console-test`, and `make soak`."""
 try:
@@ -72,7 +74,7 @@ async def watched(browser: Browser, **options: Any) -> AsyncIterator[Watched]:
     """A new page with a profile of its own."""
     options.setdefault("viewport", {"width": 1280, "height": 800})
     context = await browser.new_context(**options)
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(TIMEOUT)
     try:
         yield Watched(await context.new_page())
     finally:

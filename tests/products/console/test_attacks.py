@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -188,6 +189,7 @@ async def test_another_origin_can_neither_read_nor_act(chromium: Browser, runnin
 async def test_the_token_leaves_no_trace(
     chromium: Browser, running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     running.fresh()
     token = running.tokens[-1]
     async with watched(chromium) as seen:

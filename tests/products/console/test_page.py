@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 
 pytestmark = [needs_browser, pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
+CHANGED_EARLY = """(() => {
+  const wait = setTimeout;
+  window.requestAnimationFrame = (run) => wait(run, 500);
+  window.setTimeout = (run, milliseconds) => wait(run, Math.max(milliseconds || 0, 500));
+  const look = new MutationObserver(() => {
+    if (!document.querySelector("nav")) return;
+    look.disconnect();
+    location.hash = "#/chat/booking";
+  });
+  look.observe(document, { childList: true, subtree: true });
+})()"""
+"""Changes the address when the page has been drawn and does not listen yet."""
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
@@ -88,6 +101,17 @@ async def test_files_go_with_a_message_and_the_wire_shows_it(
     await page.wait_for_selector(".exchange:has-text('A2A-Extensions') , .exchange pre")
     await page.click("text=The same call in other versions and bindings")
     await page.wait_for_selector(".exchange h3:has-text('HTTP+JSON 0.3')")
+
+
+async def test_an_address_that_changes_while_the_page_begins_is_followed(
+    chromium: Browser, running: Running
+) -> None:
+    running.fresh()
+    async with watched(chromium) as seen:
+        page: Any = seen.page
+        await page.add_init_script(CHANGED_EARLY)
+        await page.goto(running.address)
+        await page.wait_for_selector(".composer textarea")
 
 
 async def test_time_travel_shows_the_task_as_it_was(seen: Watched, running: Running) -> None:

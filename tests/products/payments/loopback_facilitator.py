@@ -18,6 +18,7 @@ from x402.mechanisms.evm.types import ExactEIP3009Authorization
 from x402.mechanisms.evm.verify import verify_eoa_signature
 
 from dragoman.payments import Asset, Facilitator
+from dragoman.payments.networks import short_name
 
 NETWORK = "eip155:31337"
 CHAIN_ID = 31337
@@ -139,6 +140,14 @@ class LoopbackFacilitator:
             return web.json_response([found])
         return web.json_response({**found, **changed.get(self.lies, {})})
 
+    async def supported(self, request: web.Request) -> web.Response:
+        """Say what it settles."""
+        kinds = [
+            {"x402Version": version, "scheme": "exact", "network": network}
+            for version, network in ((1, short_name(TOKEN.network)), (2, TOKEN.network))
+        ]
+        return web.json_response({"kinds": kinds, "extensions": [], "signers": {}})
+
     async def rpc(self, request: web.Request) -> web.Response:
         """Answer as a node of the chain."""
         if self.node_away:
@@ -197,6 +206,7 @@ async def loopback_facilitator() -> AsyncIterator[LoopbackFacilitator]:
     app = web.Application()
     routes = {"/verify": found.verify, "/settle": found.settle, "/rpc": found.rpc}
     app.add_routes([web.post(path, answer) for path, answer in routes.items()])
+    app.add_routes([web.get("/supported", found.supported)])
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

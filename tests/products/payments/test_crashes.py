@@ -319,16 +319,16 @@ async def test_a_record_that_cannot_be_written(
     assert (found.status.state, texts(found)) == (TaskState.COMPLETED, ["one, two"])
 
 
-async def test_a_cancel_after_the_payment(store: Store, facilitator: LoopbackFacilitator) -> None:
-    shop = Shop(store, facilitator)
+async def canceled(shop: Shop) -> Task:
+    """Pay for a task, and cancel it while its handler works."""
     begun = asyncio.Event()
 
     async def waits(turn: Turn) -> None:
         begun.set()
         await asyncio.sleep(60)
 
-    merchant = shop.agent.skills.popitem()[1].handler.gate
-    shop.agent.skill(id="waits", gate=merchant)(waits)
+    gate = shop.agent.skills.popitem()[1].handler.gate
+    shop.agent.skill(id="waits", gate=gate)(waits)
     task = await shop.paid()
     worker = shop.worker()
     run = worker.begin(await shop.claim(worker))
@@ -336,7 +336,12 @@ async def test_a_cancel_after_the_payment(store: Store, facilitator: LoopbackFac
     await shop.ask_to_cancel(task, undo=True)
     run.stop("cancel")
     await run.task
-    found = await shop.task(task)
-    assert found.status.state is TaskState.CANCELED
-    assert len(said(found)[RECEIPTS]) == 1
+    return await shop.task(task)
+
+
+async def test_settled_and_canceled(store: Store, facilitator: LoopbackFacilitator) -> None:
+    shop = Shop(store, facilitator)
+    task = await canceled(shop)
+    assert (task.status.state, said(task)[STATUS]) == (TaskState.CANCELED, "payment-completed")
+    assert [one["success"] for one in said(task)[RECEIPTS]] == [True]
     assert Counter(shop.kinds) == {"settled": 1, "owed": 1}

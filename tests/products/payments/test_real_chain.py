@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,8 @@ from typing import Any
 import pytest
 
 from dragoman import Task, TaskState
-from dragoman.payments import Chain, Price, payments
+from dragoman.payments import Chain, Price
 from dragoman.payments.extension import ERROR, RECEIPTS, STATUS
-from dragoman.payments.ledger import load
 from dragoman.payments.objects import Offer, offer_object
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Store
@@ -28,8 +28,8 @@ from tests.products.payments.local_chain import (
     transfer_call,
 )
 from tests.products.payments.loopback_facilitator import PAYER, SHOP
-from tests.products.payments.parts import offer_of, payment, submitted, wallet
-from tests.products.payments.test_crashes import Shop, said, texts
+from tests.products.payments.parts import offer_of, payment, submitted
+from tests.products.payments.test_crashes import Shop, canceled, said, texts
 
 UNITS = 100_000
 PRICE = Price("0.10", TOKEN, to=SHOP)
@@ -81,30 +81,6 @@ def shop_with_node(facilitator: ChainFacilitator, **options: Any) -> parts.Shop:
 def settled(task: Task) -> list[str]:
     """The transactions among the receipts."""
     return [one["transaction"] for one in said(task).get(RECEIPTS, ()) if one["success"]]
-
-
-async def test_twenty_tasks(
-    chain: LocalChain, facilitator: ChainFacilitator, tmp_path: Path
-) -> None:
-    before = chain.balance(PAYER)
-    shops = [shop_with_node(facilitator, x402_version=version) for version in (1, 2)]
-    paying = wallet(tmp_path, assets=[TOKEN], per_call="0.10 USDC", per_day="2 USDC")
-    async with shops[0].connect(paying) as first, shops[1].connect(paying) as second:
-        sends = [(first, second)[n % 2].send(f"tides {n}") for n in range(20)]
-        results = await asyncio.gather(*sends)
-    assert [result.text for result in results] == [f"All about tides {n}" for n in range(20)]
-    # the three books are equal
-    found = {(one.nonce, one.transaction, one.value) for one in chain.transfers()}
-    records = [record for shop in shops for record in shop.records]
-    assert {record.kind for record in records} == {"settled"}
-    assert {(one.nonce, one.transaction, one.amount) for one in records} == found
-    assert len(found) == len(records) == len({record.task for record in records}) == 20
-    signed = load(paying.file).payments
-    assert {one.authorization.nonce for one in signed} == {nonce for nonce, _, _ in found}
-    shown = {receipt.transaction for result in results for receipt in payments(result)}
-    assert shown == {transaction for _, transaction, _ in found}
-    assert chain.balance(PAYER) == before - 20 * UNITS
-    assert chain.balance(SHOP) == 20 * UNITS
 
 
 # ---- each row of the table
@@ -309,6 +285,16 @@ async def test_settled_and_the_work_fails(
     assert said(task)[STATUS] == "payment-completed"
     assert [one.transaction for one in chain.transfers()] == settled(task)
     assert shop.kinds == ["settled", "owed"]
+
+
+async def test_settled_and_canceled(
+    store: Store, chain: LocalChain, facilitator: ChainFacilitator
+) -> None:
+    shop = Shop(store, facilitator, node=True, price=PRICE)
+    task = await canceled(shop)
+    assert (task.status.state, said(task)[STATUS]) == (TaskState.CANCELED, "payment-completed")
+    assert [one.transaction for one in chain.transfers()] == settled(task)
+    assert Counter(shop.kinds) == {"settled": 1, "owed": 1}
 
 
 # ---- attacks that the chain takes part in

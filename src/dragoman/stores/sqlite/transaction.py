@@ -468,7 +468,7 @@ class Transaction:
         if new:
             db.executemany(ADD, [self._columns(row) for row in new])
         if known:
-            db.executemany(UPDATE, [(*row.usual(row.lease), row.key) for row in known])
+            db.executemany(UPDATE, [(*row.usual(), row.key) for row in known])
         if suspended:
             db.executemany(SUSPEND, suspended)
         if fresh:
@@ -508,7 +508,7 @@ class Transaction:
     def _columns(self, row: SqliteHead) -> tuple[Any, ...]:
         scope = row.scope
         fixed = (row.key, row.id, self.scope(scope), scope.agent, row.context)
-        return (*fixed, *row.usual(row.lease))
+        return (*fixed, *row.usual())
 
     def _entries(self, row: SqliteHead) -> Iterator[tuple[int, int, int, bytearray]]:
         base = row.key << BITS
