@@ -377,9 +377,9 @@ class Club:
             state = await store.task_state(task)
             if state is not None and not state.terminal:
                 continue
-            self.seen[task] = state
             assert await store.release("club", one.key)
             store.report("club.left", task=task)
+            self.seen[task] = state
         self.called.set()
         if store.skill == "other":
             raise ValueError("broken")
