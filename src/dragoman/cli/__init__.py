@@ -126,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         db_parser,
         mcp_commands,
         mcp_servers,
+        payments_commands,
         registry_parser,
         skill_call,
         webhook_commands,
@@ -235,6 +236,7 @@ def _parser() -> argparse.ArgumentParser:
     for part in (
         *(agent_commands, skill_call, webhook_commands, mcp_commands, registry_parser, db_parser),
         console_command,
+        payments_commands,
         completion,
     ):
         part.add(commands)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dragoman.payments.books import BookedPayment, Books, PaymentRecord, Refund
     from dragoman.payments.chain import Chain
     from dragoman.payments.extension import (
         PaymentError,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     )
     from dragoman.payments.facilitator import Facilitator
     from dragoman.payments.ledger import LedgerUnavailable, SignedPayment, WalletLimits
-    from dragoman.payments.merchant import Merchant, PaidSkill, PaymentRecord
+    from dragoman.payments.merchant import Merchant, PaidSkill
     from dragoman.payments.networks import Asset
     from dragoman.payments.objects import MalformedObject, Offer, Receipt, Requirement
     from dragoman.payments.price import Price
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Asset",
+    "BookedPayment",
+    "Books",
     "Chain",
     "Facilitator",
     "LedgerUnavailable",
@@ -51,6 +54,7 @@ __all__ = [
     "Price",
     "ProposedPayment",
     "Receipt",
+    "Refund",
     "Requirement",
     "SignedPayment",
     "Signer",
@@ -63,18 +67,21 @@ __all__ = [
 
 _PLACES = {
     "Asset": "networks",
+    "BookedPayment": "books",
+    "Books": "books",
     "Chain": "chain",
     "Facilitator": "facilitator",
     "LedgerUnavailable": "ledger",
     "Merchant": "merchant",
     "PaidSkill": "merchant",
     "PaymentError": "extension",
-    "PaymentRecord": "merchant",
+    "PaymentRecord": "books",
     "PaymentRefused": "wallet",
     "PaymentStatus": "extension",
     "Price": "price",
     "ProposedPayment": "wallet",
     "SignedPayment": "ledger",
+    "Refund": "books",
     "Signer": "signing",
     "Wallet": "wallet",
     "WalletLimits": "ledger",

@@ -8,7 +8,7 @@ from typing import Any
 
 from dragoman import Message, Task
 from dragoman.client import Result
-from dragoman.payments.networks import KNOWN, short_name
+from dragoman.payments.networks import amount_in_words, short_name
 from dragoman.payments.objects import (
     MalformedObject,
     Offer,
@@ -98,11 +98,7 @@ def pause_text(said: Mapping[str, Any]) -> str:
 
 def in_words(required: Requirement) -> str:
     """A way to pay, for people."""
-    amount = f"{required.amount} units of {required.asset}"
-    for asset in KNOWN:
-        known = (asset.network, asset.address.lower())
-        if known == (required.network, required.asset.lower()):
-            amount = asset.shown(required.amount)
+    amount = amount_in_words(required.amount, required.asset, required.network)
     return f"{amount} on {short_name(required.network)} to {required.pay_to}"
 
 
