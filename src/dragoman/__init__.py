@@ -18,7 +18,7 @@ from dragoman._resume import resume
 from dragoman._serve import serve
 from dragoman._version import __version__ as __version__
 from dragoman.agent.agent import Agent, AgentError
-from dragoman.agent.gate import Gate, GatedWork, PrivateMetadata
+from dragoman.agent.gate import Gate, GatedWork, GateStore, MaintainedGate, PrivateMetadata
 from dragoman.agent.step_results import StepFailed, StepUncertain
 from dragoman.agent.turn import Turn
 from dragoman.agent.user_error import UserError
@@ -48,6 +48,7 @@ from dragoman.model.types import (
 from dragoman.server.app import App
 from dragoman.server.app_options import AppOptions
 from dragoman.server.settings import Settings
+from dragoman.stores.reservations import Reservation
 
 __all__ = [
     "A2AError",
@@ -65,15 +66,18 @@ __all__ = [
     "ContextChanged",
     "ConversationMessage",
     "Gate",
+    "GateStore",
     "GatedWork",
     "Handover",
     "HandoverEnded",
     "JsonSchema",
+    "MaintainedGate",
     "Message",
     "Part",
     "PrivateMetadata",
     "RemoteTask",
     "Request",
+    "Reservation",
     "Role",
     "Settings",
     "StepFailed",

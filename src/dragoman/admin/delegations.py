@@ -34,9 +34,10 @@ class Delegated(Struct, frozen=True, kw_only=True):
     """When that was."""
 
 
-def delegations(entries: Iterable[Entry]) -> tuple[Delegated, ...]:
-    """Return the tasks that a log names, each once, in the order in which they were begun."""
-    found: dict[tuple[str, str], Delegated] = {}
+def delegations(entries: Iterable[Entry], known: Iterable[Delegated] = ()) -> tuple[Delegated, ...]:
+    """Return the tasks that a log names, each once, in the order in which they were begun. `known`
+    is what the entries before these have named."""
+    found = {(each.address, each.task): each for each in known}
     for entry in entries:
         event = entry.event
         if not isinstance(event, Private) or event.sealed:
@@ -55,8 +56,8 @@ def delegations(entries: Iterable[Entry]) -> tuple[Delegated, ...]:
                 )
         elif event.kind == SEEN:
             seen = _seen(event.value)
-            if (known := found.get((seen.address, seen.id))) is not None:
-                found[known.address, known.task] = replace(known, state=seen.state, seen=event.at)
+            if (begun := found.get((seen.address, seen.id))) is not None:
+                found[begun.address, begun.task] = replace(begun, state=seen.state, seen=event.at)
     return tuple(found.values())
 
 

@@ -7,7 +7,7 @@ status is logged.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from msgspec.structs import replace
@@ -19,15 +19,46 @@ from dragoman.model.types import (
     Metadata,
     Part,
     Role,
+    TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
 )
 
 if TYPE_CHECKING:
     from dragoman.agent.turn import Turn
+    from dragoman.stores.reservations import Reservation
 
 
-class GatedWork(Protocol):
+class GateStore(Protocol):
+    """The store of the agent, as a gate sees it. In `Gate.enter`, call its methods in a step."""
+
+    agent: str
+    """The key of the agent."""
+    skill: str
+    """The id of the skill; empty for the default handler."""
+
+    async def reserve(self, space: str, key: str, value: bytes, *, keep: float | None) -> bytes:
+        """Do what `App.reserve` does: store a value under a space and key, if there is none, and
+        return the value that is stored."""
+
+    async def release(self, space: str, key: str) -> bool:
+        """Do what `App.release` does: delete the value under a space and key. Returns whether there
+        was one."""
+
+    def reservations(self, space: str, prefix: str = "") -> AsyncIterator[Reservation]:
+        """Yield the reservations of a space whose keys begin with `prefix`, in the order of their
+        keys."""
+
+    async def task_state(self, task: str) -> TaskState | None:
+        """Return the state of a task of this agent; None if it does not exist any more."""
+
+    def report(self, event: str, result: str = "ok", **about: str) -> None:
+        """Count an event in `dragoman_gate_events_total`, and write it to the audit log, if there
+        is one. There must be few different events. What it is `about` is only in the audit log, and
+        must not be secret."""
+
+
+class GatedWork(GateStore, Protocol):
     """The handler behind a gate, as the gate sees it."""
 
     saved: Any
@@ -48,10 +79,6 @@ class GatedWork(Protocol):
     async def save(self, value: Any) -> None:
         """Keep a JSON value or bytes for the later turns of this task. Clients never see it. It is
         durable when this returns."""
-
-    async def reserve(self, space: str, key: str, value: bytes, *, keep: float | None) -> bytes:
-        """Do what `App.reserve` does: store a value under a space and key, if there is none, and
-        return the value that is stored. Call it in a step."""
 
     async def private_metadata(self) -> Metadata:
         """Return the private metadata of the message that the turn has read last: the answer of
@@ -90,6 +117,16 @@ class PrivateMetadata(Protocol):
         """The keys. In all messages to the agent, their values are taken out before the message is
         logged: handlers, the history of the task, streams, webhooks and the console do not have
         them. `GatedWork.private_metadata` returns them."""
+
+
+@runtime_checkable
+class MaintainedGate(Protocol):
+    """A gate that has this looks after what it has stored, also when no task runs."""
+
+    async def maintain(self, store: GateStore) -> None:
+        """Do what is due. It is called after the start, and then every minute, in each process that
+        runs turns of the agent. If several processes must not do the same at once, it reserves a
+        key for a short time. An exception is logged."""
 
 
 class Conclusion:

@@ -14,7 +14,7 @@ from dragoman.console.api import API, ONE, visible
 from dragoman.console.http import ConsoleError, NotFound, Request, Response, Route
 from dragoman.console.session import Operator
 from dragoman.console.shapes import Done, Shape
-from dragoman.console.source import ServedAgents
+from dragoman.console.source import INSIDE, ServedAgents
 from dragoman.console.task_details import GRANT
 from dragoman.console.timeline import state_name
 
@@ -89,7 +89,7 @@ async def _client(console: Console, operator: Operator, row: TaskRow) -> AsyncIt
     if not isinstance(console.source, ServedAgents):
         raise ConsoleError("the agents are not served here", 409)
     app = console.source.app
-    url = f"http://inside{console.source.prefix(row.agent)}"
+    url = f"{INSIDE}{console.source.prefix(row.agent)}"
     try:
         acting = app.for_operator(operator.acting)
         async with Client.connect(url, app=acting, extensions=PAUSE_EXTENSIONS) as client:

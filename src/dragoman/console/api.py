@@ -131,7 +131,13 @@ async def task(request: Request, console: Console, operator: Operator, id: str) 
     row = await visible(console, operator, id)
     if row.owner != operator.caller.qualified:
         console.audit(operator, "look", row)
-    return Response(await details(console.reader, operator, id))
+    return Response(await details(console.reader, id))
+
+
+async def tree(request: Request, console: Console, operator: Operator, id: str) -> Response:
+    """The tasks that led to a task, and those that it has begun."""
+    row = await visible(console, operator, id)
+    return Response(await console.delegations.tree(operator, row))
 
 
 async def entries(request: Request, console: Console, operator: Operator, id: str) -> Response:
@@ -283,6 +289,7 @@ ROUTES: list[Route] = [
     Route("GET", f"{API}/tasks", tasks),
     Route("GET", f"{API}/tasks/events", watch_tasks),
     Route("GET", ONE, task),
+    Route("GET", f"{ONE}/tree", tree),
     Route("GET", f"{ONE}/entries", entries),
     Route("GET", f"{ONE}/events", follow),
     Route("GET", f"{ONE}/log", log),

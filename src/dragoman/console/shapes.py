@@ -48,12 +48,20 @@ class SchemeView(Shape, frozen=True, kw_only=True):
 
     name: str
     kind: str
-    """`key`, `bearer`, `basic`, `token` (of an issuer) or `certificate`."""
+    """`key`, `bearer`, `basic`, `oauth` or `certificate`."""
     title: str
     where: str = ""
     """For a key: `header`, `query` or `cookie`."""
     field: str = ""
     description: str = ""
+    server: str = ""
+    """For OAuth: the origin of the authorization server."""
+    flows: Sequence[str] = ()
+    """For OAuth: `code`, `device` and `client`, as far as they are offered."""
+    foreign: bool = False
+    """For OAuth: whether the server is of another origin than the agent."""
+    used: bool = False
+    """Whether there are credentials for it."""
 
 
 class TaskView(Shape, frozen=True, kw_only=True):
@@ -168,17 +176,37 @@ class Folded(Shape, frozen=True, kw_only=True):
     """How many characters of texts are left out, because the answer would be too large."""
 
 
-class RemoteView(Shape, frozen=True, kw_only=True):
-    """A task of another agent, above or below this one."""
+class TreeView(Shape, frozen=True, kw_only=True):
+    """A task in a tree of delegations."""
 
-    agent: str = ""
-    """The name on its card."""
-    address: str = ""
     task: str
+    agent: str = ""
+    """Its key if the task is in the same store, otherwise the name on its card."""
+    address: str = ""
+    """Where the agent is, if the task is not in the same store."""
     state: str = ""
-    """The state in which it was last seen."""
+    """Its state; of a task elsewhere, the one in which it was last seen."""
+    seen: str = ""
+    """When a task elsewhere was last seen."""
     here: bool = False
-    """Whether the task is in the same store."""
+    """Whether the task is in the same store, and can be opened."""
+    over: bool = False
+    """Whether a task of the same store has ended."""
+    below: Sequence[TreeView] = ()
+    """The tasks that it has begun."""
+    cut: bool = False
+    """Whether it has begun more than is shown."""
+
+
+class DelegationTree(Shape, frozen=True, kw_only=True):
+    """The tasks around a task."""
+
+    above: Sequence[TreeView] = ()
+    """Those that led to it, the first one first, as its first message says."""
+    below: Sequence[TreeView] = ()
+    """Those that it has begun at other agents, as its log says."""
+    cut: bool = False
+    """Whether it has begun more than is shown."""
 
 
 class WebhookView(Shape, frozen=True, kw_only=True):
@@ -207,8 +235,8 @@ class TaskDetails(Shape, frozen=True, kw_only=True):
     """`answer` or `approval`, if the task waits for a person."""
     operation: Any = None
     """What an approval is for."""
-    above: Sequence[RemoteView] = ()
-    below: Sequence[RemoteView] = ()
+    delegates: bool = False
+    """Whether its tree of delegations has more than itself."""
     webhooks: Sequence[WebhookView] = ()
     first: Any = None
     """The first message, as A2A has it, to be sent again."""
@@ -281,10 +309,32 @@ class ExchangeView(Struct, kw_only=True, omit_defaults=True, rename="camel"):
     received: Mapping[str, str] = {}
     answer: str = ""
     error: str = ""
+    call: str = ""
+    """The method of the chat that it was sent for; empty if for none."""
+    params: Any = None
+    undecoded: str = ""
+    """Why the answer could not be read."""
+
+
+class ExchangeSummary(Shape, frozen=True, kw_only=True):
+    """A request of the inspector, without headers and bodies."""
+
+    number: int
+    at: float
+    method: str
+    url: str
+    status: int = 0
+    error: str = ""
+    call: str = ""
 
 
 class PromptView(Shape, frozen=True, kw_only=True):
-    """Where a person must log in at an authorization server."""
+    """How far a log-in of the inspector is."""
 
+    state: str = ""
+    """`trying` (the agent is asked), `waiting` (for a person), `done` or `failed`; empty before."""
     url: str = ""
+    """Where the person must log in."""
     code: str = ""
+    """What to type there."""
+    error: str = ""

@@ -10,7 +10,7 @@
 
 `objects` has the values of x402, `extension` their place in A2A messages, `checks` compares a
 payment with an offer, `merchant`, `facilitator` and `chain` are the side that is paid, `wallet`,
-`ledger` and `signing` the side that pays.
+`ledger` with its places `ledger_file` and `ledger_table`, and `signing` the side that pays.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dragoman.payments.chain import Chain
     from dragoman.payments.extension import (
+        CardPrice,
         PaymentError,
         PaymentStatus,
         pause_text,
         payment_required,
         payments,
+        prices,
     )
-    from dragoman.payments.facilitator import Facilitator
-    from dragoman.payments.ledger import LedgerUnavailable
+    from dragoman.payments.facilitator import Facilitator, NoAnswer
+    from dragoman.payments.ledger import LedgerUnavailable, SignedPayment, WalletLimits
     from dragoman.payments.merchant import Merchant, PaidSkill, PaymentRecord
     from dragoman.payments.networks import Asset
     from dragoman.payments.objects import MalformedObject, Offer, Receipt, Requirement
@@ -37,11 +39,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Asset",
+    "CardPrice",
     "Chain",
     "Facilitator",
     "LedgerUnavailable",
     "MalformedObject",
     "Merchant",
+    "NoAnswer",
     "Offer",
     "PaidSkill",
     "PaymentError",
@@ -52,19 +56,24 @@ __all__ = [
     "ProposedPayment",
     "Receipt",
     "Requirement",
+    "SignedPayment",
     "Signer",
     "Wallet",
+    "WalletLimits",
     "pause_text",
     "payment_required",
     "payments",
+    "prices",
 ]
 
 _PLACES = {
     "Asset": "networks",
+    "CardPrice": "extension",
     "Chain": "chain",
     "Facilitator": "facilitator",
     "LedgerUnavailable": "ledger",
     "Merchant": "merchant",
+    "NoAnswer": "facilitator",
     "PaidSkill": "merchant",
     "PaymentError": "extension",
     "PaymentRecord": "merchant",
@@ -72,11 +81,14 @@ _PLACES = {
     "PaymentStatus": "extension",
     "Price": "price",
     "ProposedPayment": "wallet",
+    "SignedPayment": "ledger",
     "Signer": "signing",
     "Wallet": "wallet",
+    "WalletLimits": "ledger",
     "pause_text": "extension",
     "payment_required": "extension",
     "payments": "extension",
+    "prices": "extension",
 }
 
 

@@ -106,6 +106,8 @@ class Payment(Struct, frozen=True):
     record: PaymentRecord | None = None
     text: str = ""
     uri: str = ""
+    version: int = 1
+    """The version of the x402 objects."""
 
 
 class Checked(Struct, frozen=True):
@@ -210,7 +212,7 @@ class PaidSkill:
         if payment.record is None:  # it is free
             await work.run()
             return
-        receipts = [receipt_object(one) for one in payment.receipts]
+        receipts = [receipt_object(one, payment.version) for one in payment.receipts]
         said = {STATUS: PaymentStatus.COMPLETED.value, RECEIPTS: receipts}
         work.conclude(said, f"Paid {payment.text}", extensions=(payment.uri,))
         end = await work.run()
@@ -278,7 +280,8 @@ class Collection:
             if receipt.success:
                 await note(self._merchant, self._turn, record, "settled")
                 text = shown(checked.required)
-                return Payment(tuple(self._receipts), record, text, self._uri)
+                version = self._offer.version
+                return Payment(tuple(self._receipts), record, text, self._uri, version)
             error, reason = error_of(receipt.error), "the payment was not carried out"
         await self._fail(error or PaymentError.SETTLEMENT_FAILED, f"There is no payment: {reason}")
         return None
@@ -415,7 +418,8 @@ class Collection:
         if error:
             said[ERROR] = str(error)
         if self._receipts:
-            said[RECEIPTS] = [receipt_object(one) for one in self._receipts]
+            version = self._offer.version
+            said[RECEIPTS] = [receipt_object(one, version) for one in self._receipts]
         return Message(
             message_id=str(self._turn.uuid()),
             role=Role.AGENT,

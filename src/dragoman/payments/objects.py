@@ -14,6 +14,8 @@ from dragoman.payments.networks import network_of, short_name
 
 VERSIONS = (1, 2)
 SCHEME = "exact"
+TRANSFER_METHOD = "eip3009"
+"""How the transfer is authorized; offers name it if it is another one."""
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 _NONCE = re.compile(r"0x[0-9a-fA-F]{64}")
 _SIGNATURE = re.compile(r"0x(?:[0-9a-fA-F]{2}){1,8192}")
@@ -47,6 +49,8 @@ class Requirement(Struct, frozen=True, kw_only=True):
     """The version in that domain."""
     resource: str = ""
     description: str = ""
+    extra: Mapping[str, Any] = {}
+    """What else is in `extra`: a payment for this must have it, too."""
 
     def matches(self, other: Requirement) -> bool:
         """Whether both ask for the same payment."""
@@ -108,7 +112,8 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
 def requirement_object(found: Requirement, version: int) -> dict[str, Any]:
     """Return a way to pay as an object of this version."""
-    extra = {"name": found.name, "version": found.domain_version} if found.name else {}
+    domain = {"name": found.name, "version": found.domain_version} if found.name else {}
+    extra = {**found.extra, **domain}
     if version == 1:
         return {
             "scheme": found.scheme,
@@ -139,8 +144,8 @@ def offer_object(offer: Offer) -> dict[str, Any]:
         "x402Version": offer.version,
         "accepts": [requirement_object(one, offer.version) for one in offer.accepts],
     }
-    if offer.error:
-        found["error"] = offer.error
+    if offer.error or offer.version == 1:  # readers of version 1 may require it
+        found["error"] = offer.error or "payment required"
     if offer.version == 2:
         first = offer.accepts[0]
         found["resource"] = {"url": first.resource, "description": first.description}
@@ -176,12 +181,12 @@ def payload_object(payload: Payload) -> dict[str, Any]:
     }
 
 
-def receipt_object(receipt: Receipt) -> dict[str, Any]:
-    """Return a receipt as an object; it is the same in both versions."""
+def receipt_object(receipt: Receipt, version: int) -> dict[str, Any]:
+    """Return a receipt as an object of this version."""
     found: dict[str, Any] = {
         "success": receipt.success,
         "transaction": receipt.transaction,
-        "network": short_name(receipt.network),
+        "network": short_name(receipt.network) if version == 1 else receipt.network,
         "payer": receipt.payer,
     }
     return {**found, "errorReason": receipt.error} if receipt.error else found
@@ -293,6 +298,11 @@ def _requirement(value: Any, version: int, resource: Mapping[str, Any]) -> Requi
     scheme = fields.get("scheme")
     if not isinstance(scheme, str):
         raise MalformedObject("scheme: expected a string")
+    if domain.get("assetTransferMethod", TRANSFER_METHOD) != TRANSFER_METHOD:
+        raise MalformedObject(f"assetTransferMethod: expected {TRANSFER_METHOD!r}")
+    more = {name: found for name, found in domain.items() if name not in ("name", "version")}
+    if more and len(canonical(more)) > LONGEST:
+        raise MalformedObject("extra: it is too long")
     return Requirement(
         scheme=scheme,
         network=_network(fields.get("network")),
@@ -304,6 +314,7 @@ def _requirement(value: Any, version: int, resource: Mapping[str, Any]) -> Requi
         domain_version=_text(domain.get("version")),
         resource=_text(where.get("resource")),
         description=_text(where.get("description")),
+        extra=more,
     )
 
 

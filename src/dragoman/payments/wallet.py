@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import hashlib
 import inspect
+import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from dragoman import Message, Part, Role
 from dragoman.client import AnswerRefused, PausedTask
-from dragoman.payments import ledger
+from dragoman.payments.chain import Chain
 from dragoman.payments.extension import (
     PAYLOAD,
     REQUIRED,
@@ -27,28 +27,42 @@ from dragoman.payments.extension import (
     PaymentStatus,
     active,
     metadata,
+    prices,
     receipts,
 )
-from dragoman.payments.ledger import Ledger, Signed
-from dragoman.payments.networks import TEST_ASSETS, Asset, decimal
+from dragoman.payments.facilitator import NoAnswer
+from dragoman.payments.ledger import (
+    DAY,
+    Ledger,
+    LedgerPlace,
+    Signed,
+    SignedPayment,
+    WalletLimits,
+    digest,
+    shown_amount,
+    signed_payment,
+)
+from dragoman.payments.networks import TEST_ASSETS, Asset, decimal, network_of
 from dragoman.payments.objects import (
     SCHEME,
     Authorization,
     MalformedObject,
     Offer,
     Payload,
+    Receipt,
     Requirement,
-    canonical,
     payload_object,
     read_offer,
-    requirement_object,
 )
 from dragoman.payments.signing import Signer, key_signer, new_nonce
 
+logger = logging.getLogger("dragoman.payments")
+
 LONGEST = 600
 """The longest time in seconds for which an authorization is valid."""
-DAY = 24 * 3600.0
-FILES = Path("~/.local/state/dragoman")
+ADVICE = "name it in `receivers`, or approve it in `on_payment`"
+ASKED_AT_ONCE = 100
+"""How many payments the chain is asked about at once, the latest first."""
 
 
 class PaymentRefused(AnswerRefused):
@@ -77,10 +91,12 @@ class Wallet:
     """Pays for tasks: `Client.connect(url, answer=Wallet(key="env:WALLET_KEY", …))`.
 
     `per_call` is the most for one task, `per_day` the most in 24 hours, such as `"0.50 USDC"`; both
-    are needed. `file` has what was signed; all processes that use the key must share it. `assets`
-    is what it pays with: by default, USDC on test networks. `receivers` names the address of an
-    agent's origin; the address of another agent is asked of `on_payment`, and then kept. An agent
-    whose signed card names the receiver is not asked about.
+    are needed. `file` has what was signed, or the PostgreSQL database `store`; all processes that
+    use the key must share it. `assets` is what it pays with: by default, USDC on test networks.
+    `receivers` names the address of an agent's origin, or is the only address that is paid; the
+    address of another agent is asked of `on_payment`, and then kept. An agent whose signed card
+    names the receiver is not asked about. With `chains`, a node of each network, a payment that has
+    expired and was not carried out does not count any more.
     """
 
     def __init__(
@@ -90,9 +106,11 @@ class Wallet:
         per_call: str,
         per_day: str,
         file: str | Path | None = None,
+        store: str = "",
         assets: Sequence[Asset] = TEST_ASSETS,
-        receivers: Mapping[str, str] | None = None,
+        receivers: Mapping[str, str] | str | None = None,
         on_payment: OnPayment | None = None,
+        chains: Mapping[str, Chain] | None = None,
     ) -> None:
         self._signer = key_signer(key) if isinstance(key, str) else key
         self.address = self._signer.address
@@ -100,10 +118,15 @@ class Wallet:
         self._per_day = _limit("per_day", per_day)
         self._assets = {(asset.network, asset.address.lower()): asset for asset in assets}
         self._per_task: tuple[tuple[Decimal, str], ...] = ()
-        self._given = {_origin(url): to.lower() for url, to in (receivers or {}).items()}
+        self._only = receivers.lower() if isinstance(receivers, str) else ""
+        given = receivers if isinstance(receivers, Mapping) else {}
+        self._given = {_origin(url): to.lower() for url, to in given.items()}
         self._on_payment = on_payment
-        name = f"wallet-{self.address.lower()}.json"
-        self.file = Path(file) if file is not None else FILES.expanduser() / name
+        self._chains = {network_of(name): chain for name, chain in (chains or {}).items()}
+        if store and file is not None:
+            raise ValueError("Wallet: give file or store, not both")
+        self.file = None if store else Path(file) if file is not None else _usual(self.address)
+        self._ledger = _ledger(self.address, self.file, store)
 
     def __repr__(self) -> str:
         return f"Wallet({self.address})"
@@ -139,11 +162,12 @@ class Wallet:
         await self._check_receiver(required, asset, paused)
         # the same while it is not paid: an agent may ask again and again
         paid = sum(receipt.success for receipt in receipts(paused.task))
-        about = [paused.task.id, requirement_object(required, 2), paid]
-        offered = _digest(_origin(paused.url), *about)
+        to = (required.network, required.asset.lower(), required.pay_to.lower())
+        about = [paused.task.id, *to, required.amount, paid]
+        offered = digest(_origin(paused.url), *about)
         payload = await self._pay(offered, required, asset, offer.version, paused)
         return Message(
-            message_id=f"x402-{_digest(offered, question.message_id)[:32]}",
+            message_id=f"x402-{digest(offered, question.message_id)[:32]}",
             role=Role.USER,
             parts=(Part(text=f"Payment of {asset.shown(required.amount)}"),),
             metadata={
@@ -175,49 +199,45 @@ class Wallet:
         """Raise PaymentRefused unless the receiver is the agent's known one, or is approved now."""
         origin, to = _origin(paused.url), required.pay_to.lower()
         place = f"{origin} {asset.network} {asset.address.lower()}"
-        known = self._given.get(origin) or await asyncio.to_thread(self._known, place)
+        given = self._only or self._given.get(origin, "")
+        known = given or (await self._ledger.read()).receivers.get(place, "")
         if known == to:
             return
-        if not known and paused.verified and to in _receivers(paused):
-            await asyncio.to_thread(self._pin, place, to)
+        if not known and paused.verified and to in _named(paused):
+            await self._ledger.change(partial(_pin, place, to))
             return
         shown = asset.shown(required.amount)
         proposed = ProposedPayment(
-            paused.url, paused.card.name, shown, asset.network, required.pay_to, known or ""
+            paused.url, paused.card.name, shown, asset.network, required.pay_to, known
         )
         approved = False
-        if self._on_payment is not None and origin not in self._given:
+        if self._on_payment is not None and not given:
             asked = self._on_payment(proposed)
             approved = await asked if inspect.isawaitable(asked) else asked
         if approved is not True:
             why = f"the receiver was {known} before" if known else "the receiver is not known"
-            raise PaymentRefused(
-                f"the agent asks for {shown} to {required.pay_to}, and {why}: name it in "
-                "`receivers`, or approve it in `on_payment`"
-            )
-        await asyncio.to_thread(self._pin, place, to)
-
-    def _known(self, place: str) -> str:
-        with ledger.locked(self.file):
-            return ledger.load(self.file).receivers.get(place, "")
-
-    def _pin(self, place: str, to: str) -> None:
-        with ledger.locked(self.file):
-            found = ledger.load(self.file)
-            found.receivers[place] = to
-            ledger.store(self.file, found)
+            why = f"only {given} may be paid" if given else f"{why}: {ADVICE}"
+            raise PaymentRefused(f"the agent asks for {shown} to {required.pay_to}, and {why}")
+        await self._ledger.change(partial(_pin, place, to))
 
     # -- paying
 
     async def _pay(
-        self, digest: str, required: Requirement, asset: Asset, version: int, paused: PausedTask
+        self, offered: str, required: Requirement, asset: Asset, version: int, paused: PausedTask
     ) -> Payload:
         """The signed payment for an offer; the same one if there is one already."""
-        signed = await asyncio.to_thread(self._count, digest, required, asset, paused)
+        count = partial(self._count, offered, required, asset, paused)
+        try:
+            signed = await self._ledger.change(count)
+        except PaymentRefused:
+            if not await self.reclaim():
+                raise
+            signed = await self._ledger.change(count)
         if not signed.signature:
             domain = requirement_with_domain(required, asset)
             signed.signature = await self._signer.sign(domain, signed.authorization)
-            signed = await asyncio.to_thread(self._keep, signed)
+            # stored before it is sent; another process may have been faster
+            signed = await self._ledger.change(partial(_keep, signed))
         return Payload(
             version=version,
             network=required.network,
@@ -227,41 +247,44 @@ class Wallet:
         )
 
     def _count(
-        self, digest: str, required: Requirement, asset: Asset, paused: PausedTask
+        self,
+        offered: str,
+        required: Requirement,
+        asset: Asset,
+        paused: PausedTask,
+        found: Ledger,
     ) -> Signed:
-        """Count a payment, durably, before it is signed. Raises PaymentRefused."""
+        """Count a payment before it is signed. Raises PaymentRefused."""
         now = time.time()
-        with ledger.locked(self.file):
-            found = ledger.load(self.file)
-            for one in found.payments:
-                if one.offer == digest and one.authorization.valid_before > now:
-                    return one
-            self._check_limits(found, required, asset, paused, now)
-            until = int(now) + min(required.timeout, LONGEST)
-            signed = Signed(
-                offer=digest,
-                origin=_origin(paused.url),
-                task=paused.task.id,
-                on_behalf_of=paused.on_behalf_of,
-                asset=asset.address,
-                symbol=asset.symbol,
-                amount=required.amount,
-                decimals=asset.decimals,
-                network=required.network,
+        for one in found.payments:
+            if one.offer == offered and one.authorization.valid_before > now:
+                return one
+        found.prune(now)
+        self._check_limits(found, required, asset, paused, now)
+        signed = Signed(
+            offer=offered,
+            origin=_origin(paused.url),
+            task=paused.task.id,
+            on_behalf_of=paused.on_behalf_of,
+            asset=asset.address,
+            symbol=asset.symbol,
+            amount=required.amount,
+            decimals=asset.decimals,
+            network=required.network,
+            to=required.pay_to,
+            at=now,
+            authorization=Authorization(
+                payer=self.address,
                 to=required.pay_to,
-                at=now,
-                authorization=Authorization(
-                    payer=self.address,
-                    to=required.pay_to,
-                    value=required.amount,
-                    valid_after=0,
-                    valid_before=until,
-                    nonce=new_nonce(),
-                ),
-            )
-            found.payments.append(signed)
-            ledger.store(self.file, found)
-            return signed
+                value=required.amount,
+                valid_after=0,
+                valid_before=int(now) + min(required.timeout, LONGEST),
+                nonce=new_nonce(),
+            ),
+        )
+        found.payments.append(signed)
+        found.limits = (shown_amount(self._per_call), shown_amount(self._per_day))
+        return signed
 
     def _check_limits(
         self, found: Ledger, required: Requirement, asset: Asset, paused: PausedTask, now: float
@@ -272,33 +295,108 @@ class Wallet:
                 f"the agent asks for {asset.shown(required.amount)}; this part of the wallet pays "
                 "only on behalf of a task, through a client of its turn"
             )
-        spent = [one for one in found.payments if one.symbol == asset.symbol and not one.unused]
-        own = [one for one in spent if one.on_behalf_of == paused.on_behalf_of]
-        task = [one for one in spent if (one.origin, one.task) == (origin, paused.task.id)]
-        recent = [one for one in spent if one.at > now - DAY]
-        for name, (most, symbol), before in (
-            ("limit per_call", self._per_call, task),
-            ("limit per_day", self._per_day, recent),
+        symbol = asset.symbol
+        own = found.on_behalf_of(paused.on_behalf_of, symbol) if self._per_task else Decimal(0)
+        for name, (most, counted), before in (
+            ("limit per_call", self._per_call, found.of_task(origin, paused.task.id, symbol)),
+            ("limit per_day", self._per_day, found.since(now - DAY, symbol)),
             *(("budget of the task", most, own) for most in self._per_task),
         ):
-            units = (Decimal(one.amount).scaleb(-one.decimals) for one in before)
-            spent_before = sum(units, Decimal(0)).normalize()
-            if symbol != asset.symbol or spent_before + amount > most:
+            if counted != symbol or before + amount > most:
                 raise PaymentRefused(
-                    f"the agent asks for {asset.shown(required.amount)}; {spent_before:f} "
-                    f"{asset.symbol} are counted already, and the {name} is {most:f} {symbol}"
+                    f"the agent asks for {asset.shown(required.amount)}; "
+                    f"{shown_amount((before, symbol))} are counted already, and the {name} is "
+                    f"{shown_amount((most, counted))}"
                 )
 
-    def _keep(self, signed: Signed) -> Signed:
-        """Store the signature before it is sent; another process may have been faster."""
-        with ledger.locked(self.file):
-            found = ledger.load(self.file)
-            for one in found.payments:
-                if one.authorization.nonce == signed.authorization.nonce:
-                    one.signature = one.signature or signed.signature
-                    ledger.store(self.file, found)
-                    return one
-        raise PaymentRefused("the wallet's file has lost the payment: nothing is sent")
+    # -- what was paid
+
+    async def history(self) -> Sequence[SignedPayment]:
+        """Return the latest payments, the newest first. Raises LedgerUnavailable."""
+        found = await self._ledger.read()
+        return [signed_payment(one) for one in reversed(found.payments)]
+
+    async def limits(self) -> WalletLimits:
+        """Return the limits, and what counts of them now. Raises LedgerUnavailable."""
+        found = await self._ledger.read()
+        since = time.time() - DAY
+        symbols = dict.fromkeys(one.symbol for one in found.payments if one.at > since)
+        counted = {symbol: found.since(since, symbol) for symbol in symbols}
+        return WalletLimits(
+            *found.limits, tuple(shown_amount((units, symbol)) for symbol, units in counted.items())
+        )
+
+    async def reclaim(self) -> int:
+        """Ask the chains about payments that count and have expired, and return how many were not
+        carried out: they do not count any more. It is done, too, before a payment is refused."""
+        found, now = await self._ledger.read(), time.time()
+        asked = [
+            one
+            for one in reversed(found.payments)
+            if one.network in self._chains
+            and one.authorization.valid_before < now
+            and not (one.unused or one.transaction)
+        ]
+        known: dict[str, Receipt] = {}
+        for one in asked[:ASKED_AT_ONCE]:
+            required = Requirement(
+                network=one.network, asset=one.asset, amount=one.amount, pay_to=one.to
+            )
+            try:
+                receipt = await self._chains[one.network].settled(required, one.authorization)
+            except NoAnswer as error:
+                logger.warning("whether a payment was carried out is not known: %s", error)
+                break
+            if receipt is not None:
+                known[one.authorization.nonce] = receipt
+        return await self._ledger.change(partial(_note, known)) if known else 0
+
+
+def _note(known: Mapping[str, Receipt], found: Ledger) -> int:
+    """Write down what the chain has shown, and return how many payments were not carried out."""
+    unused = 0
+    for one in found.payments:
+        receipt = known.get(one.authorization.nonce)
+        if receipt is None or one.unused or one.transaction:
+            continue
+        if receipt.success:
+            one.transaction = receipt.transaction
+        else:
+            one.unused = True
+            unused += 1
+    return unused
+
+
+def _keep(signed: Signed, found: Ledger) -> Signed:
+    """Store a signature; the first one stays."""
+    for one in found.payments:
+        if one.authorization.nonce == signed.authorization.nonce:
+            one.signature = one.signature or signed.signature
+            return one
+    raise PaymentRefused("the wallet's ledger has lost the payment: nothing is sent")
+
+
+def _pin(place: str, to: str, found: Ledger) -> None:
+    found.receivers[place] = to
+
+
+def _usual(address: str) -> Path:
+    """The file of a wallet if none is given."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "dragoman" / f"wallet-{address.lower()}.json"
+
+
+def _ledger(address: str, file: Path | None, store: str) -> LedgerPlace:
+    """Where the ledger of a wallet is. Raises ValueError."""
+    if file is not None:
+        from dragoman.payments.ledger_file import LedgerFile
+
+        return LedgerFile(file)
+    if not store.startswith(("postgresql://", "postgres://")):
+        raise ValueError("Wallet: store: expected postgresql://…")
+    from dragoman.payments.ledger_table import LedgerTable
+
+    return LedgerTable(store, address)
 
 
 def requirement_with_domain(required: Requirement, asset: Asset) -> Requirement:
@@ -316,10 +414,6 @@ def _limit(name: str, value: str) -> tuple[Decimal, str]:
     return found, symbol.strip()
 
 
-def _digest(*values: Any) -> str:
-    return hashlib.sha256(canonical(values)).hexdigest()
-
-
 def _origin(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}".lower()
@@ -335,12 +429,6 @@ def _check_origin(required: Requirement, url: str, asset: Asset) -> None:
         )
 
 
-def _receivers(paused: PausedTask) -> set[str]:
-    """The receivers that the card names in the extension."""
-    found: set[str] = set()
-    for extension in paused.card.capabilities.extensions:
-        prices = (extension.params or {}).get("prices")
-        if extension.uri in URIS.values() and isinstance(prices, dict):
-            named = (one.get("payTo") for one in prices.values() if isinstance(one, dict))
-            found |= {to.lower() for to in named if isinstance(to, str)}
-    return found
+def _named(paused: PausedTask) -> set[str]:
+    """The receivers on the card."""
+    return {price.to.lower() for price in prices(paused.card).values() if price.to}

@@ -35,13 +35,14 @@ from dragoman.security.egress import Egress
 from dragoman.security.file_rules import Scan
 from dragoman.server import load_settings, startup_log, wiring
 from dragoman.server.app_options import AppOptions
+from dragoman.server.gate_store import maintain, maintained
 from dragoman.server.maintenance import Maintenance
 from dragoman.server.reader import Shutdown
 from dragoman.server.service import Service
 from dragoman.server.settings import Settings, SettingsError
 from dragoman.server.watchdog import Watchdog
 from dragoman.server.worker import Worker, blamed
-from dragoman.stores.reservations import OWN, SECRETS, check_reservation, wrong_name
+from dragoman.stores.reservations import SECRETS, check_reservation, check_space, wrong_name
 from dragoman.stores.store import Head, Store
 from dragoman.telemetry.logs import audit, logger, redacted, secret
 from dragoman.telemetry.process_telemetry import Monitoring
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from dragoman.bindings.grpc import Port
     from dragoman.server.fleet import FleetReporter, Numbers
     from dragoman.stores.admin import StoreAdmin
+
+NOT_STARTED = "App: the application has not started, so its store is not open"
 
 
 class App:
@@ -391,9 +394,16 @@ class App:
         RuntimeError if the application has not started.
         """
         check_reservation(space, key, value, keep)
-        if space.startswith(OWN):
-            raise ValueError(f"reserve: space must not begin with {OWN!r}")
+        check_space(space)
         return await self._reserve(space, key, value, keep)
+
+    async def release(self, space: str, key: str) -> bool:
+        """Delete the value that is stored under this space and key by `reserve`. Returns whether
+        there was one. Raises the same as `reserve`."""
+        check_space(space)
+        if not self._opened:
+            raise RuntimeError(NOT_STARTED)
+        return await self.store.release(space, key)
 
     async def secret(self, name: str) -> bytes:
         """Return the secret of this name: 32 random bytes, the same in all replicas of the store
@@ -412,7 +422,7 @@ class App:
 
     async def _reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
         if not self._opened:
-            raise RuntimeError("App: the application has not started, so its store is not open")
+            raise RuntimeError(NOT_STARTED)
         return await self.store.reserve(space, key, value, keep)
 
     # -- start and stop
@@ -553,6 +563,9 @@ class App:
                         )
                     jobs.append(Watchdog(self.settings.watchdog, blamed).run())
                     if worker is not None:
+                        if gates := maintained(self.agents):
+                            counts = worker.gate_events
+                            jobs.append(maintain(gates, self.store, self.settings, counts))
                         group.create_task(worker.run())  # it ends when it is drained
                     tasks = [group.create_task(job) for job in jobs]
                     self._loop = self.bell.listeners.loop = asyncio.get_running_loop()

@@ -15,8 +15,8 @@ from dragoman.model import clock
 from dragoman.model.events import Private
 from dragoman.model.types import Metadata, TaskState, TaskStatusUpdateEvent
 from dragoman.server import private_metadata
+from dragoman.server.gate_store import StoreOfGate
 from dragoman.server.replay import GATE_SAVED
-from dragoman.stores.reservations import OWN, check_reservation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 _ending = msgspec.json.Decoder(TaskStatusUpdateEvent | None).decode
 
 
-class Work:
+class Work(StoreOfGate):
     """See `dragoman.GatedWork`."""
 
     def __init__(self, run: Run, saved: bytes | None) -> None:
+        worker, agent = run.worker, run.agent.key
+        audits = worker.settings.audit
+        super().__init__(worker.store, agent, run.turn.skill, worker.gate_events, audits=audits)
         self._run = run
         self.saved: Any = None if saved is None else decode_saved(saved)
         self._began = False
@@ -106,13 +109,8 @@ class Work:
         await self._journal.keep("dragoman.gate_save", save)
         self.saved = decode_saved(data)
 
-    async def reserve(self, space: str, key: str, value: bytes, *, keep: float | None) -> bytes:
-        """See `GatedWork.reserve`."""
-        check_reservation(space, key, value, keep)
-        if space.startswith(OWN):
-            raise ValueError(f"reserve: space must not begin with {OWN!r}")
-        found: bytes = await self._run.worker.store.reserve(space, key, value, keep)
-        return found
+    def _audit(self, event: str, result: str, **about: str) -> None:
+        self._run.audit(event, result, **about)
 
     async def private_metadata(self) -> Metadata:
         """See `GatedWork.private_metadata`."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeGuard, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -164,23 +164,14 @@ class RunWrites:
         if self.ended or self.lost:
             self._drop(event)
             return
-        if self.withholds and self._withhold(event):
+        if self.handler.durable and self._keeps_back(event, ours):
             return
-        if self.journal is not None and not ours:
-            if self.journal.skip(event):
-                return
-            if self._grown:
-                self._rewrite()
         if type(event) is Reply and (self.born or not self.handler.reply):
             event = self.turn._status(TaskState.COMPLETED, event.message, None)
         elif type(event) is TaskStatusUpdateEvent and len(event.status.timestamp or "") != 24:
             # The list of tasks is ordered by these times.
             event = replace(event, status=replace(event.status, timestamp=clock.now()))
-        if (
-            self.conclusion is not None
-            and type(event) is TaskStatusUpdateEvent
-            and event.status.state.terminal
-        ):
+        if self.conclusion is not None and _is_end(event):
             event = self.conclusion.added_to(event)
         try:
             wire = v1_0.response(event)
@@ -205,6 +196,18 @@ class RunWrites:
             self._scheduled = True
             self.worker.loop.call_soon(self._flush)
 
+    def _keeps_back(self, event: Event, ours: bool) -> bool:
+        """Whether an event must not be appended now: a gate waits for the end of the handler, or
+        the handler runs again and the log has the event."""
+        if self.withholds and self._withhold(event):
+            return True
+        if self.journal is not None and not ours:
+            if self.journal.skip(event):
+                return True
+            if self._grown:
+                self._rewrite()
+        return False
+
     def _withhold(self, event: Event) -> bool:
         """Whether an event of the handler must not be appended now: the status that ends the task,
         and what comes after it."""
@@ -213,7 +216,7 @@ class RunWrites:
             return True
         if type(event) is Reply:
             event = self.turn._status(TaskState.COMPLETED, event.message, None)
-        if type(event) is not TaskStatusUpdateEvent or not event.status.state.terminal:
+        if not _is_end(event):
             return False
         self.withheld = event
         return True
@@ -343,10 +346,16 @@ class RunWrites:
 
     async def _release(self) -> None:
         """The last append: pending events, and the end of the claim."""
-        await self._landing()
+        if self._flying:
+            await self._landing()
         if self.over:
             return
         self._flush(release=True)
-        await self._landing()
+        if self._flying:
+            await self._landing()
         if self._flight is not None and not self._flight.exception() and self._flight.result():
             self.worker.bell.ring(f"work:{self.agent.key}")
+
+
+def _is_end(event: Event) -> TypeGuard[TaskStatusUpdateEvent]:
+    return type(event) is TaskStatusUpdateEvent and event.status.state.terminal

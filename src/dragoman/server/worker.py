@@ -71,6 +71,10 @@ class Worker:
             None if metrics is None else metrics.steps.add
         )
         """Counts the steps of an agent by their result, if metrics are kept."""
+        self.gate_events: Callable[[str, str], None] | None = (
+            None if metrics is None else metrics.gate_events.add
+        )
+        """Counts the events of an agent's gates."""
         self._waits = {} if metrics is None else {key: metrics.claim.at(key) for key in agents}
         self.store = store
         self.bell = bell

@@ -31,6 +31,7 @@ class RunningWorker(Protocol):
     timed: Callable[[float], None] | None
     raised: Callable[[BaseException], None] | None
     steps: Callable[[str, str], None] | None
+    gate_events: Callable[[str, str], None] | None
     addresses: Mapping[str, str]
 
     async def hand_back(self, run: Run) -> None:

@@ -14,7 +14,7 @@ from dragoman.model.types import Task, TaskState
 from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.process_rows import FLEET, Fleet
-from dragoman.stores.reservations import faults, named
+from dragoman.stores.reservations import PAGE, Reservation, faults, named
 from dragoman.stores.store import WebhookCursor
 from dragoman.stores.task_rows import COUNTED, Choice, Counts, TaskPage, TaskRow
 
@@ -204,6 +204,12 @@ class StoreAdmin(Protocol):
         row with this key. See `processes`."""
         ...
 
+    def reservations(self, space: str, prefix: str = "") -> Iterator[Reservation]:
+        """Yield the reservations of a space whose keys begin with `prefix`, in the order of their
+        keys. See `App.reserve`. Raises UnreadableReservation if a value is encrypted and the key
+        is missing."""
+        ...
+
     def context_value(self, task: str) -> SavedValue | None:
         """Return what the store knows about the value of a task's context. Raises Missing."""
         ...
@@ -213,6 +219,14 @@ class StoreAdmin(Protocol):
     def redrive(self, task: str = "", webhook: str = "") -> int:
         """Resume the delivery of parked webhooks at once. Returns how many there were. Raises
         Missing."""
+        ...
+
+    def reserve(self, space: str, key: str, value: bytes, *, keep: float | None) -> bytes:
+        """Do what `App.reserve` does."""
+        ...
+
+    def release(self, space: str, key: str) -> bool:
+        """Do what `App.release` does."""
         ...
 
     def prepare(self) -> None:
@@ -370,6 +384,16 @@ def restored(
     if expires is not None and expires <= now:
         return None
     return ExportedReservation(space=space, key=key, body=body.decode(), expires=expires)
+
+
+def paged(page: Callable[[str], Sequence[Reservation]]) -> Iterator[Reservation]:
+    """Yield all reservations, where `page` returns up to PAGE of them after a key."""
+    after = ""
+    while found := page(after):
+        yield from found
+        if len(found) < PAGE:
+            return
+        after = found[-1].key
 
 
 class Make(Protocol):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.model.caller import fault, long
 from dragoman.model.errors import Unavailable
@@ -26,10 +27,21 @@ PRUNE_EVERY = 60.0
 """How often a process deletes expired reservations, in seconds."""
 PRUNE_AT_ONCE = 256
 """How many of them one transaction deletes."""
+PAGE = 256
+"""How many of them are read at once."""
 
 
 PRIVATE_METADATA = "dragoman.private_metadata"
 """The space of what gates alone read of messages."""
+
+
+class Reservation(Struct, frozen=True):
+    """A value that is reserved in a space."""
+
+    key: str
+    value: bytes
+    expires: float | None = None
+    """The Unix time until which it is kept; None if it is kept for ever."""
 
 
 class UnreadableReservation(Unavailable):
@@ -56,6 +68,17 @@ def wrong_name(name: str) -> str:
     return fault(name) or long(name) if name else "must not be empty"
 
 
+def check_space(space: str) -> None:
+    """Raise ValueError if this is one of the runtime's own spaces."""
+    if space.startswith(OWN):
+        raise ValueError(f"reserve: space must not begin with {OWN!r}")
+
+
+def last_key(prefix: str) -> str:
+    """Return a text that is not less than any key that begins with `prefix`."""
+    return prefix + "\U0010ffff" * 128  # as many as 512 bytes have room for
+
+
 def encode_value(value: bytes, space: str, key: str, encryption: Encryption) -> bytes:
     """Return the stored form of a value."""
     text = base64.b64encode(value).decode()
@@ -70,6 +93,14 @@ def decode_value(body: bytes, space: str, key: str, encryption: Encryption) -> b
         )
     except (Undecryptable, ValueError) as error:
         raise UnreadableReservation(f"A reservation in {space!r} cannot be read: {error}") from None
+
+
+def decode_reservation(
+    space: str, row: tuple[str, bytes, float | None], encryption: Encryption
+) -> Reservation:
+    """Return the reservation of this key, stored form and time. Raises UnreadableReservation."""
+    key, body, expires = row
+    return Reservation(key, decode_value(body, space, key, encryption), expires)
 
 
 def faults(space: object, key: object, body: bytes, expires: float | None) -> Iterator[str]:

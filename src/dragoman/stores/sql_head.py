@@ -84,17 +84,16 @@ class SqlHead(TaskHead):
 
     def changing(self, lease: float) -> tuple[Any, ...]:
         """Return the values of the columns that change, with this lease."""
-        return (*self.usual(lease), *self.suspended())
-
-    def usual(self, lease: float) -> tuple[Any, ...]:
-        """Return the values of `USUAL`."""
         return (
             self.skill, self.state.number, self.changed, self.last, self.version, self.born,
             self.replied, self.epoch, self.holder, lease, self.turn, self.settled,
-            self.attempt, ",".join(map(str, self.inbox)), self.cancel_at,
+            self.attempt, self._inbox(), self.cancel_at,
             None if self.canceled is None else encode(self.canceled), self.hooked, self.size,
-            self.offered, self.ended_at,
+            self.offered, self.ended_at, *self.suspended(),
         )  # fmt: skip
+
+    def _inbox(self) -> str:
+        return ",".join(map(str, self.inbox)) if self.inbox else ""
 
     def suspended(self) -> tuple[float | None, float | None, str | None]:
         """Return the values of `SUSPENDED`."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -19,7 +19,14 @@ from dragoman.stores.codec import secrets
 from dragoman.stores.delivery_order import DeliveryOrder
 from dragoman.stores.encrypted_values import encrypt_private
 from dragoman.stores.process_rows import FLEET, LIVES, ProcessRow, row_body
-from dragoman.stores.reservations import PRUNE_AT_ONCE, PRUNE_EVERY, decode_value, encode_value
+from dragoman.stores.reservations import (
+    PRUNE_AT_ONCE,
+    PRUNE_EVERY,
+    Reservation,
+    decode_reservation,
+    decode_value,
+    encode_value,
+)
 from dragoman.stores.store import Head, Receipt, Unreadable, Webhook
 from dragoman.stores.unreadable_rows import UnreadableRows
 
@@ -155,6 +162,13 @@ class SqlStore:
         found = await self._reserved_body(space, key)
         return None if found is None else decode_value(found, space, key, self._encryption)
 
+    async def reservations(
+        self, space: str, prefix: str, after: str, limit: int
+    ) -> Sequence[Reservation]:
+        """See `Store.reservations`."""
+        found = await self._listed(space, prefix, after, limit)
+        return [decode_reservation(space, row, self._encryption) for row in found]
+
     async def report(self, row: ProcessRow) -> None:
         """See `Store.report`."""
         await self._reserve_body(FLEET, row.key, row_body(row), LIVES)
@@ -185,6 +199,12 @@ class SqlStore:
 
     async def _reserved_body(self, space: str, key: str) -> bytes | None:
         """Return the stored form that is there and has not expired."""
+        raise NotImplementedError
+
+    async def _listed(
+        self, space: str, prefix: str, after: str, limit: int
+    ) -> Sequence[tuple[str, bytes, float | None]]:
+        """Return the key, the stored form and the time of reservations."""
         raise NotImplementedError
 
     async def _delete_reservations(self) -> int:

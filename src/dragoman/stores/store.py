@@ -33,6 +33,7 @@ from dragoman.model.types import (
 if TYPE_CHECKING:
     from dragoman.stores.admin import Make
     from dragoman.stores.process_rows import ProcessRow
+    from dragoman.stores.reservations import Reservation
 
 GIVEN_UP = 1e-9
 """The lease of a claim whose process is known to have ended."""
@@ -510,6 +511,17 @@ class Store(Protocol):
     async def reserved(self, space: str, key: str) -> bytes | None:
         """Return the value that is reserved under this space and key; None if there is none, or if
         it has expired. Raises UnreadableReservation and Unavailable."""
+
+    async def release(self, space: str, key: str) -> bool:
+        """Delete the value that is reserved under this space and key. Returns whether there was
+        one. Raises Unavailable."""
+
+    async def reservations(
+        self, space: str, prefix: str, after: str, limit: int
+    ) -> Sequence[Reservation]:
+        """Return up to `limit` reservations of a space whose keys begin with `prefix` and come
+        after the key `after`, in the order of their keys, by code point. Raises
+        UnreadableReservation and Unavailable."""
 
     async def report(self, row: ProcessRow) -> None:
         """Keep a row about a process under its key for an hour by the store's clock, unencrypted.

@@ -159,6 +159,9 @@ class Metrics:
         self.steps = Counter(
             "dragoman_steps_total", "Steps of durable turns, by their result", "agent", "result"
         )
+        self.gate_events = Counter(
+            "dragoman_gate_events_total", "What the gates of skills report", "agent", "event"
+        )
         self.sleeping = Gauge(
             "dragoman_tasks_sleeping", "Tasks whose durable turn continues later", "agent"
         )
@@ -207,7 +210,7 @@ class Metrics:
         info.read = lambda: [((__version__,), 1)]
         self.families: tuple[Metric, ...] = (
             *(self.requests, self.request, self.refused, self.accept, self.claim, self.append),
-            *(self.turn, self.postponed, self.steps, self.sleeping, self.running),
+            *(self.turn, self.postponed, self.steps, self.gate_events, self.sleeping, self.running),
             *(self.streams, self.lag, self.deliveries),
             *(self.rings, self.tasks, self.queue, self.oldest, self.webhooks, self.aside),
             *(self.unreadable, self.ready, self.store, info, *_process()),

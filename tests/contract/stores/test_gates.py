@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from dragoman import (
     Agent,
     AgentExtension,
+    App,
     GatedWork,
+    GateStore,
     Message,
     Part,
     Role,
@@ -20,6 +23,7 @@ from dragoman import (
     Turn,
     UserError,
 )
+from dragoman.client import Client
 from dragoman.model.types import SendMessageRequest
 from dragoman.stores.store import Store
 from tests.harness.lives import Lives
@@ -338,3 +342,76 @@ def test_a_gate_is_checked() -> None:
         agent.skill(gate=print)(echo)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="handler with a gate always has a task"):
         agent.skill(gate=Ticket(), reply=True)(echo)
+
+
+# ---- the store of a gate --------------------------------------------------------------------
+
+
+class Club:
+    """Keeps a list of those who came, and removes those whose task has ended."""
+
+    required = False
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.seen: dict[str, TaskState | None] = {}
+        self.called = asyncio.Event()
+
+    def extensions(self, skill: str) -> Sequence[AgentExtension]:
+        return ()
+
+    async def enter(self, turn: Turn, work: GatedWork) -> None:
+        async def note() -> None:
+            for key in (turn.task.id, "gone"):
+                await work.reserve("club", f"{work.agent}/{work.skill}/{key}", b"1", keep=None)
+            work.report("club.came", task=turn.task.id)
+
+        await turn.step("note", note)
+        await work.run()
+
+    async def maintain(self, store: GateStore) -> None:
+        self.calls.append((store.agent, store.skill))
+        prefix = f"{store.agent}/{store.skill}/"
+        async for one in store.reservations("club", prefix):
+            task = one.key.removeprefix(prefix)
+            state = await store.task_state(task)
+            if state is not None and not state.terminal:
+                continue
+            assert await store.release("club", one.key)
+            store.report("club.left", task=task)
+            self.seen[task] = state
+        self.called.set()
+        if store.skill == "other":
+            raise ValueError("broken")
+
+
+async def test_a_gate_is_called_in_maintenance(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dragoman.server.gate_store.EVERY", 0.01)
+    club, agent = Club(), Agent("Club", description="A club.")
+    agent.skill(id="sit", gate=club)(echo)
+    agent.skill(id="other", gate=club)(echo)
+    agent.handler(gate=club)(echo)
+    await store.close()
+    app = App(agent, store=store, audit=True, metrics=0, push=False)
+    with caplog.at_level("INFO", "dragoman.audit"):
+        async with asyncio.timeout(20), app, Client.connect(app=app) as client:
+            task = (await client.send("hello", skill="sit")).task
+            assert task is not None
+            while task.id not in club.seen:
+                club.called.clear()
+                await club.called.wait()
+            assert app.monitoring is not None
+            page = (await app.monitoring.page()).decode()
+    await store.open()
+    assert club.seen == {task.id: TaskState.COMPLETED, "gone": None}
+    assert set(club.calls) == {("club", "sit"), ("club", "other"), ("club", "")}
+    # one whose maintenance fails is called again
+    assert club.calls.count(("club", "other")) > 1 and "of agent 'club' failed" in caplog.text
+    assert 'dragoman_gate_events_total{agent="club",event="club.came"} 1' in page
+    assert 'dragoman_gate_events_total{agent="club",event="club.left"} 2' in page
+    entries = [json.loads(one.message) for one in caplog.records if one.name == "dragoman.audit"]
+    came, *left = [one for one in entries if one["event"].startswith("club.")]
+    assert (came["event"], came["task"], came["agent"]) == ("club.came", task.id, "club")
+    assert {one["task"] for one in left} == {task.id, "gone"}

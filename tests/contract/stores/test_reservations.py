@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dragoman.stores.admin import is_database
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.postgres import PostgresStore, reservations
 from dragoman.stores.postgres import schema as tables
-from dragoman.stores.reservations import LARGEST
+from dragoman.stores.reservations import LARGEST, PAGE
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.sqlite import schema as file
 from dragoman.stores.store import Store
@@ -118,6 +119,101 @@ async def test_it_survives_a_restart(make: Make) -> None:
     await store.open()
     assert await store.reserve("s", "k", b"later", None) == b"1"
     assert await store.reserve("s", "l", b"later", None) == b"2"
+
+
+# ---- lists, and the end of a reservation ----------------------------------------------------
+
+
+async def listed(store: Store, prefix: str = "", after: str = "", limit: int = 99) -> list[str]:
+    """The keys of the space `s`."""
+    return [one.key for one in await store.reservations("s", prefix, after, limit)]
+
+
+async def test_they_are_listed_by_prefix(store: Store) -> None:
+    keys = ["a", "a/", "a/1", "a/2", "a/\U0010ffff", "a0", "b", "é/1", "😀", "\uff05"]
+    for name in keys:
+        await store.reserve("s", name, name.encode(), None)
+    await store.reserve("t", "a/3", b"3", None)
+    await store.reserve("s", "a/gone", b"3", 0.001)
+    await asyncio.sleep(0.01)
+    assert await listed(store) == sorted(keys)
+    assert await listed(store, "a/") == ["a/", "a/1", "a/2", "a/\U0010ffff"]
+    assert await listed(store, "a/", "a/1") == ["a/2", "a/\U0010ffff"]
+    assert await listed(store, "a/", limit=2) == ["a/", "a/1"]
+    assert await listed(store, "b", "a/1") == ["b"]
+    assert await listed(store, "a/1", "b") == await listed(store, "c") == []
+    for one in await store.reservations("s", "", "", 99):
+        assert (one.value, one.expires) == (one.key.encode(), None)
+
+
+async def test_a_list_has_times(store: Store) -> None:
+    await store.reserve("s", "k", BINARY, 600.0)
+    (found,) = await store.reservations("s", "k", "", 1)
+    assert found.value == BINARY
+    assert found.expires is not None and abs(found.expires - time.time() - 600) < 60
+
+
+async def test_what_is_released_can_be_reserved_again(store: Store) -> None:
+    await store.reserve("s", "k", b"1", 600.0)
+    await store.reserve("s", "l", b"1", None)
+    await store.reserve("t", "k", b"1", None)
+    assert await store.release("s", "k")
+    assert not await store.release("s", "k")
+    assert await listed(store) == ["l"]
+    assert await store.reserve("s", "k", b"2", 0.001) == b"2"
+    await asyncio.sleep(0.01)
+    assert not await store.release("s", "k")  # it has expired
+    assert await store.reserve("s", "k", b"3", None) == b"3"
+    assert await store.reserve("t", "k", b"2", None) == b"1"
+    while await store.prune():
+        pass
+    assert await store.reserve("s", "k", b"4", None) == b"3"
+    await sound(store)
+
+
+async def test_an_operator_reads_and_writes_them(make: Make) -> None:
+    try:
+        store: Any = await make(encryption=Encryption([key()]))
+    except TypeError:
+        store = await make()
+    if store.admin is None:
+        return
+    keys = [f"k{number:03d}" for number in range(PAGE * 2)]  # several pages
+    for name in keys:
+        await store.reserve("s", name, name.encode(), None)
+    await store.reserve("dragoman.secret", "k", b"1", None)
+
+    def work(admin: Any) -> None:
+        assert [one.key for one in admin.reservations("s")] == keys
+        assert [one.value for one in admin.reservations("s", "k01")] == [
+            name.encode() for name in keys if name.startswith("k01")
+        ]
+        assert admin.reserve("s", "k000", b"later", keep=None) == b"k000"
+        assert admin.reserve("s", "new", b"1", keep=600.0) == b"1"
+        assert admin.release("s", "k001") and not admin.release("s", "k001")
+        for wrong in (
+            lambda: list(admin.reservations("dragoman.secret")),
+            lambda: admin.reserve("dragoman.secret", "x", b"", keep=None),
+            lambda: admin.release("dragoman.secret", "k"),
+        ):
+            with pytest.raises(ValueError, match="must not begin with"):
+                wrong()
+
+    def read(admin: Any) -> None:
+        with pytest.raises(Exception, match="read"):
+            admin.reserve("s", "other", b"1", keep=None)
+
+    make_admin = store.admin
+    await asyncio.to_thread(_with, lambda: make_admin(write=True), work)
+    with suppress(sqlite3.Error):  # SQLite raises it again when it is closed
+        await asyncio.to_thread(_with, make_admin, read)
+    assert await store.reserve("s", "new", b"2", None) == b"1"
+    assert await store.reserve("s", "k001", b"2", None) == b"2"
+
+
+def _with(make: Callable[[], Any], work: Callable[[Any], None]) -> None:
+    with make() as admin:
+        work(admin)
 
 
 # ---- how long it is kept --------------------------------------------------------------------
@@ -274,7 +370,7 @@ async def test_older_tables_get_the_table() -> None:
     async def downgrade() -> None:
         db = await asyncpg.connect(url)
         await tables.secure(db, True)
-        await db.execute("DROP TABLE reservation")
+        await db.execute("DROP TABLE reservation, replay_value")
         await db.execute("UPDATE about SET version = $1", _before(tables))
         await db.close()
 
@@ -307,6 +403,7 @@ async def _exported(store: Store) -> list[Any]:
 
 def _downgrade(db: Any) -> None:
     db.execute("DROP TABLE reservation")
+    db.execute("DROP TABLE replay_value")
     db.execute(f"PRAGMA user_version = {_before(file)}")
 
 
@@ -381,7 +478,8 @@ async def test_a_mounted_application_has_it_from_its_start() -> None:
 
 async def test_what_cannot_be_reserved() -> None:
     app = App(agent())
-    for call in (app.reserve("s", "k", b"", keep=None), app.secret("x")):
+    early = (app.reserve("s", "k", b"", keep=None), app.secret("x"), app.release("s", "k"))
+    for call in early:
         with pytest.raises(RuntimeError, match="has not started"):
             await call
     wrong: list[tuple[Any, str]] = [
@@ -404,9 +502,12 @@ async def test_what_cannot_be_reserved() -> None:
         for (*given, keep), words in wrong:
             with pytest.raises((ValueError, TypeError), match=words):
                 await app.reserve(*given, keep=keep)
+        with pytest.raises(ValueError, match="space must not begin with"):
+            await app.release("dragoman.secret", "k")
         for name in ("", "x" * 513, "a\n"):
             with pytest.raises(ValueError, match="secret: name "):
                 await app.secret(name)
         assert await app.reserve("s", "k", b"1", keep=1) == b"1"  # nothing was kept of these
+        assert await app.release("s", "k") and not await app.release("s", "k")
     with pytest.raises(RuntimeError, match="has not started"):
         await app.reserve("s", "k", b"", keep=None)

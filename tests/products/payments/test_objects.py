@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from x402.schemas import PaymentPayload, PaymentRequired, SettleResponse
 from x402.schemas.v1 import PaymentPayloadV1, PaymentRequiredV1
 
@@ -38,6 +39,8 @@ def test_an_offer(version: int) -> None:
     assert (offer.version, way.network, way.amount) == (version, "eip155:84532", 100_000)
     assert (way.resource, way.description) == ("https://shop.example/a2a", "Analysis")
     assert offer_object(offer) == wire
+    # clients of version 1 may not read an offer without it
+    assert bool(offer_object(replace(offer, error="")).get("error")) is (version == 1)
     kind = PaymentRequiredV1 if version == 1 else PaymentRequired
     read = kind.model_validate(wire).accepts[0]
     assert (read.get_amount(), read.pay_to, read.asset) == ("100000", way.pay_to, way.asset)
@@ -55,11 +58,13 @@ def test_a_payload(version: int) -> None:
     assert kind.model_validate(wire).payload == wire["payload"]
 
 
-def test_receipts() -> None:
-    wire = golden("receipts")
+@pytest.mark.parametrize("version", [1, 2])
+def test_receipts(version: int) -> None:
+    wire = golden(f"receipts-v{version}")
     found = read_receipts([*wire, {"success": "yes"}, 5])
     assert [receipt.success for receipt in found] == [False, True]
-    assert [receipt_object(receipt) for receipt in found] == wire
+    assert {receipt.network for receipt in found} == {"eip155:84532"}
+    assert [receipt_object(receipt, version) for receipt in found] == wire
     for one in wire:
         assert SettleResponse.model_validate(one).success is one["success"]
     assert read_receipts("none") == []
@@ -98,6 +103,11 @@ def changed(name: str, *path: Any, to: Any) -> Any:
         (read_offer, changed("offer-v1", "accepts", 0, "maxAmountRequired", to="9" * 79)),
         (read_offer, changed("offer-v2", "accepts", 0, "payTo", to="shop.eth")),
         (read_offer, changed("offer-v2", "accepts", 0, "maxTimeoutSeconds", to=0)),
+        (
+            read_offer,
+            changed("offer-v2", "accepts", 0, "extra", "assetTransferMethod", to="permit2"),
+        ),
+        (read_offer, changed("offer-v2", "accepts", 0, "extra", "more", to="x" * 2000)),
         (read_payload, changed("payload-v1", "payload", "signature", to="0xzz")),
         (read_payload, changed("payload-v1", "payload", "authorization", "nonce", to="0x12")),
         (read_payload, changed("payload-v1", "payload", "authorization", "value", to=True)),
@@ -115,6 +125,15 @@ def test_ways_to_pay_that_are_not_understood_are_left_out() -> None:
     wire = golden("offer-v1")
     wire["accepts"] = [{"scheme": "exact", "network": "solana"}, *wire["accepts"]]
     assert len(read_offer(wire).accepts) == 1
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_else_is_in_extra_is_kept(version: int) -> None:
+    wire = changed(f"offer-v{version}", "accepts", 0, "extra", "assetTransferMethod", to="eip3009")
+    wire["accepts"][0]["extra"]["tier"] = {"name": "fast"}
+    offer = read_offer(wire)
+    assert offer_object(offer) == wire
+    assert offer.accepts[0].matches(read_offer(golden(f"offer-v{version}")).accepts[0])
 
 
 def test_a_price() -> None:

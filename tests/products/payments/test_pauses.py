@@ -21,7 +21,7 @@ from dragoman.model.errors import UnsupportedOperation
 from dragoman.orchestrator import Budget, ModelAnswer, Orchestrator, Step, ToolCall
 from dragoman.payments import Price, Wallet
 from dragoman.payments.extension import REQUIRED, STATUS, URIS
-from dragoman.payments.ledger import load
+from dragoman.payments.ledger_file import load
 from dragoman.payments.objects import Offer, offer_object
 from tests.harness.server import served
 from tests.products.mcp.clients import OLD, VERSIONS, Tasks, User, begin, client, text, until

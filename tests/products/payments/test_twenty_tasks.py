@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dragoman.payments import Asset, Chain, Price, payments
-from dragoman.payments.ledger import load
+from dragoman.payments.ledger_file import load
 from tests.products.payments.chain_facilitator import chain_facilitator
 from tests.products.payments.local_chain import TOKEN, LocalChain, Transfer
 from tests.products.payments.loopback_facilitator import (

@@ -3,10 +3,10 @@
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { act, address, follow, get } from "./api.js";
 import { age, moment, number, plain, shortId } from "./format.js";
-import { link } from "./markdown.js";
 import { Json, Parts } from "./parts.js";
 import { go } from "./route.js";
 import { added, Timeline } from "./timeline.js";
+import { Tree } from "./tree.js";
 
 const FIRST = 2000; // entries that are read at once
 const SAID = 50; // messages that are shown
@@ -226,14 +226,8 @@ export function State({ shown, details, at }) {
 }
 
 function Around({ details }) {
-  const remote = (each) => html`<li key=${each.agent + each.task}>
-    ${each.state && html`<span class=${`state ${each.state}`}>${each.state}</span> `}
-    ${each.here ? html`<a href=${`#/task/${each.task}`}>${shortId(each.task)}</a>` : html`<span class="id">${plain(each.task)}</span>`}
-    ${" "}<span>${plain(each.agent || "")}</span> ${each.address && link(each.address, each.address)}
-  </li>`;
   return html`
-    ${(details.above || []).length > 0 && html`<section class="box"><h2>Came from</h2><ul class="tree">${details.above.map(remote)}</ul></section>`}
-    ${(details.below || []).length > 0 && html`<section class="box"><h2>Sent to other agents</h2><ul class="tree">${details.below.map(remote)}</ul></section>`}
+    ${details.delegates && html`<${Tree} id=${details.row.id} row=${details.row} />`}
     ${(details.webhooks || []).length > 0 && html`<section class="box"><h2>Webhooks</h2><ul>${details.webhooks.map((hook) => html`<li key=${hook.id}>${plain(hook.host)} <span class="dim">${hook.parked ? "parked" : `${hook.cursor} of ${hook.last} delivered`}</span></li>`)}</ul></section>`}
   `;
 }

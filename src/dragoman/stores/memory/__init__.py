@@ -23,12 +23,14 @@ from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.server.settings import Settings
 from dragoman.stores import log_changes
 from dragoman.stores.claim_order import Ranks
+from dragoman.stores.codec import stripped
 from dragoman.stores.context_values import next_version
 from dragoman.stores.memory.deliveries import Deliveries
 from dragoman.stores.memory.log import Conversations, Log, TaskIndex
 from dragoman.stores.memory.queue import Queue
 from dragoman.stores.memory.reservations import Reservations
 from dragoman.stores.process_rows import FLEET, LIVES, ProcessRow, row_body
+from dragoman.stores.reservations import Reservation
 from dragoman.stores.store import (
     MANY,
     NOBODY,
@@ -419,11 +421,33 @@ class MemoryStore:
 
     async def reserve(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
         """See `Store.reserve`."""
+        return self.reserve_now(space, key, value, keep)
+
+    def reserve_now(self, space: str, key: str, value: bytes, keep: float | None) -> bytes:
+        """Do the same, for the admin interface."""
         return self._reservations.reserve(space, key, value, keep)
 
     async def reserved(self, space: str, key: str) -> bytes | None:
         """See `Store.reserved`."""
         return self._reservations.reserved_value(space, key)
+
+    async def release(self, space: str, key: str) -> bool:
+        """See `Store.release`."""
+        return self.release_now(space, key)
+
+    def release_now(self, space: str, key: str) -> bool:
+        """Do the same, for the admin interface."""
+        return self._reservations.release(space, key)
+
+    async def reservations(
+        self, space: str, prefix: str, after: str, limit: int
+    ) -> Sequence[Reservation]:
+        """See `Store.reservations`."""
+        return self.listed(space, prefix, after, limit)
+
+    def listed(self, space: str, prefix: str, after: str, limit: int) -> Sequence[Reservation]:
+        """Do the same, for the admin interface."""
+        return self._reservations.listed(space, prefix, after, limit)
 
     async def report(self, row: ProcessRow) -> None:
         """See `Store.report`."""
@@ -546,6 +570,11 @@ class MemoryStore:
             self._timed.pop(row.id, None)
         if row.holder:
             return
+        if row.finished:
+            for entry in row.replays:
+                entry.event = stripped(entry.event)  # type: ignore[arg-type]
+            row.finished = False
+            row.replays = []
         self._held.pop(row.id, None)
         if row.replied or row.state.terminal:
             self._waiting.pop(row.id, None)

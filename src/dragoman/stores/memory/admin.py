@@ -13,9 +13,10 @@ from dragoman.model.errors import Unavailable
 from dragoman.model.events import Entry, Private, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
-from dragoman.stores.admin import Missing, SavedValue, WebhookRow, webhook_row
+from dragoman.stores.admin import Missing, SavedValue, WebhookRow, paged, webhook_row
 from dragoman.stores.memory.log import Log, encode
 from dragoman.stores.process_rows import Fleet, read_rows
+from dragoman.stores.reservations import PAGE, Reservation, check_reservation, check_space
 from dragoman.stores.task_rows import (
     COUNTED,
     RECENT,
@@ -132,15 +133,29 @@ class MemoryAdmin:
         found = self._store.value(log.scope, log.context)
         return SavedValue(found[0].version, found[1], len(found[0].value)) if found else None
 
+    def reservations(self, space: str, prefix: str = "") -> Iterator[Reservation]:
+        """See `StoreAdmin.reservations`."""
+        check_space(space)
+        return paged(lambda after: self._store.listed(space, prefix, after, PAGE))
+
     # -- writing
+
+    def reserve(self, space: str, key: str, value: bytes, *, keep: float | None) -> bytes:
+        """See `StoreAdmin.reserve`."""
+        check_reservation(space, key, value, keep)
+        check_space(space)
+        return self._change(lambda: self._store.reserve_now(space, key, value, keep))
+
+    def release(self, space: str, key: str) -> bool:
+        """See `StoreAdmin.release`."""
+        check_space(space)
+        return self._change(lambda: self._store.release_now(space, key))
 
     def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `StoreAdmin.redrive`."""
-        if not self._write:
-            raise Unavailable("this admin interface was opened for reading only")
-        if task:
+        if task and self._write:
             self._log(task)
-        return self._on_loop(lambda: self._store.redrive_now(task, webhook))
+        return self._change(lambda: self._store.redrive_now(task, webhook))
 
     def prepare(self) -> None:
         """Do nothing: memory needs no indexes."""
@@ -148,8 +163,10 @@ class MemoryAdmin:
     def unprepare(self) -> None:
         """Do nothing."""
 
-    def _on_loop(self, change: Callable[[], T]) -> T:
+    def _change(self, change: Callable[[], T]) -> T:
         """Make a change where the store makes its own."""
+        if not self._write:
+            raise Unavailable("this admin interface was opened for reading only")
         loop = self._store.loop
         if loop is None or loop.is_closed() or not loop.is_running() or _running() is loop:
             return change()

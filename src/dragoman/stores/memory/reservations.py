@@ -6,6 +6,8 @@ import math
 import time
 from heapq import heappop, heappush
 
+from dragoman.stores.reservations import Reservation
+
 
 class Reservations:
     """The reserved values."""
@@ -30,6 +32,22 @@ class Reservations:
         """See `Store.reserved`."""
         value, expires = self.reserved.get((space, key), (None, 0.0))
         return value if expires > time.monotonic() else None
+
+    def release(self, space: str, key: str) -> bool:
+        """See `Store.release`."""
+        there = self.reserved_value(space, key) is not None
+        self.reserved.pop((space, key), None)
+        return there
+
+    def listed(self, space: str, prefix: str, after: str, limit: int) -> list[Reservation]:
+        """See `Store.reservations`."""
+        now, offset = time.monotonic(), time.time() - time.monotonic()
+        found = [
+            Reservation(key, value, None if expires == math.inf else expires + offset)
+            for (place, key), (value, expires) in list(self.reserved.items())
+            if place == space and key.startswith(prefix) and key > after and expires > now
+        ]
+        return sorted(found, key=lambda one: one.key)[:limit]
 
     def prune(self) -> int:
         """Delete the expired values. Returns how many."""

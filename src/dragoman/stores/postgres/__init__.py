@@ -429,6 +429,15 @@ class PostgresStore(SqlStore):
     async def _reserved_body(self, space: str, key: str) -> bytes | None:
         return await reservations.reserved(self._pool, space, key)
 
+    async def release(self, space: str, key: str) -> bool:
+        """See `Store.release`."""
+        return await reservations.release(self._pool, space, key)
+
+    async def _listed(
+        self, space: str, prefix: str, after: str, limit: int
+    ) -> Sequence[tuple[str, bytes, float | None]]:
+        return await reservations.listed(self._pool, space, prefix, after, limit)
+
     # -- for the delivery of webhooks
 
     async def dispatch(

@@ -28,6 +28,7 @@ from dragoman.stores.admin import (
     SavedValue,
     ValueFate,
     WebhookRow,
+    paged,
     restored,
     webhook_row,
 )
@@ -41,16 +42,25 @@ from dragoman.stores.postgres import (
     integrity,
     listing,
     prune,
+    reservations,
     schema,
     transfer,
 )
 from dragoman.stores.postgres.context_values import OF_TASK
 from dragoman.stores.postgres.deliveries import LINE, shown
 from dragoman.stores.postgres.pool import CONNECT, gone, place, reason
-from dragoman.stores.postgres.reservations import prune as prune_reservations
 from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
 from dragoman.stores.process_rows import FLEET, Fleet, read_rows
+from dragoman.stores.reservations import (
+    PAGE,
+    Reservation,
+    check_reservation,
+    check_space,
+    decode_reservation,
+    decode_value,
+    encode_value,
+)
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.sql_store import RECEIPTS
 from dragoman.stores.store import Unreadable
@@ -332,6 +342,16 @@ class PostgresAdmin:
         )
         return Fleet(now, read_rows((key, bytes(body), until) for key, body, until in found))
 
+    def reservations(self, space: str, prefix: str = "") -> Iterator[Reservation]:
+        """See `StoreAdmin.reservations`."""
+        check_space(space)
+
+        def page(after: str) -> list[Reservation]:
+            found = self._do(reservations.listed(self._db, space, prefix, after, PAGE))
+            return [decode_reservation(space, row, self._encryption) for row in found]
+
+        return paged(page)
+
     def context_value(self, task: str) -> SavedValue | None:
         """See `StoreAdmin.context_value`."""
         found = self._fetch(
@@ -342,6 +362,19 @@ class PostgresAdmin:
         return SavedValue(*found[0]) if found else None
 
     # -- writing
+
+    def reserve(self, space: str, key: str, value: bytes, *, keep: float | None) -> bytes:
+        """See `StoreAdmin.reserve`."""
+        check_reservation(space, key, value, keep)
+        check_space(space)
+        body = encode_value(value, space, key, self._encryption)
+        found = self._do(reservations.reserve(self._db, space, key, body, keep))
+        return value if found is body else decode_value(found, space, key, self._encryption)
+
+    def release(self, space: str, key: str) -> bool:
+        """See `StoreAdmin.release`."""
+        check_space(space)
+        return self._do(reservations.release(self._db, space, key))
 
     def prepare(self) -> None:
         """See `StoreAdmin.prepare`. Servers continue to write meanwhile."""
@@ -383,7 +416,7 @@ class PostgresAdmin:
             at = self._do(prune.merge(self._db, at))
         expired = 1 if not dry else 0
         while expired:
-            expired = self._do(prune_reservations(self._db))
+            expired = self._do(reservations.prune(self._db))
             done = replace(done, reservations=done.reservations + expired)
         yield done
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.stores.postgres.pool import Source
 from dragoman.stores.postgres.transaction import ASKED, NOW
-from dragoman.stores.reservations import PRUNE_AT_ONCE
+from dragoman.stores.reservations import PRUNE_AT_ONCE, last_key
 
 # Of several at once, the database lets one insert, and the others wait for it.
 _RESERVE = f"""
@@ -16,6 +16,15 @@ WHERE known.expires <= {NOW} RETURNING 1
 _FIND = f"""
 SELECT body FROM reservation
 WHERE space = $1 AND key = $2 AND (expires IS NULL OR expires > {NOW})
+"""
+_RELEASE = f"""
+DELETE FROM reservation WHERE space = $1 AND key = $2
+RETURNING expires IS NULL OR expires > {NOW}
+"""
+_LIST = f"""
+SELECT key, body, expires FROM reservation
+WHERE space = $1 AND key >= $2 AND key > $3 AND key <= $4 AND (expires IS NULL OR expires > {NOW})
+ORDER BY key LIMIT $5
 """
 _PRUNE = f"""
 DELETE FROM reservation WHERE ctid = ANY(ARRAY(
@@ -39,6 +48,20 @@ async def reserved(source: Source, space: str, key: str) -> bytes | None:
     """Return the stored form that is there and has not expired."""
     found = await source.fetch(_FIND, space, key)
     return bytes(found[0][0]) if found else None
+
+
+async def release(source: Source, space: str, key: str) -> bool:
+    """Delete a reservation. Returns whether there was one that had not expired."""
+    found = await source.fetch(_RELEASE, space, key)
+    return bool(found) and bool(found[0][0])
+
+
+async def listed(
+    source: Source, space: str, prefix: str, after: str, limit: int
+) -> list[tuple[str, bytes, float | None]]:
+    """Return the key, the stored form and the time of reservations; see `Store.reservations`."""
+    found = await source.fetch(_LIST, space, prefix, after, last_key(prefix), limit)
+    return [(key, bytes(body), expires) for key, body, expires in found]
 
 
 async def prune(source: Source) -> int:

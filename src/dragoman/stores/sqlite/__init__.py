@@ -446,11 +446,27 @@ class SqliteStore(SqlStore):
         return await self._writer.submit(lambda transaction: reservations.prune(transaction.db))
 
     async def _reserve_body(self, space: str, key: str, body: bytes, keep: float | None) -> bytes:
-        work = partial(reservations.reserve, space=space, key=key, body=body, keep=keep)
-        return await self._writer.submit(work)
+        return await self._writer.submit(
+            lambda transaction: reservations.reserve(transaction.db, space, key, body, keep)
+        )
 
     async def _reserved_body(self, space: str, key: str) -> bytes | None:
-        return await self._writer.submit(partial(reservations.reserved, space=space, key=key))
+        return await self._writer.submit(
+            lambda transaction: reservations.reserved(transaction.db, space, key)
+        )
+
+    async def release(self, space: str, key: str) -> bool:
+        """See `Store.release`."""
+        return await self._writer.submit(
+            lambda transaction: reservations.release(transaction.db, space, key)
+        )
+
+    async def _listed(
+        self, space: str, prefix: str, after: str, limit: int
+    ) -> Sequence[tuple[str, bytes, float | None]]:
+        return await self._writer.submit(
+            lambda transaction: reservations.listed(transaction.db, space, prefix, after, limit)
+        )
 
     # -- for the delivery of webhooks
 

@@ -31,6 +31,7 @@ from dragoman.stores.admin import (
     SavedValue,
     ValueFate,
     WebhookRow,
+    paged,
     webhook_row,
 )
 from dragoman.stores.codec import STATES
@@ -38,15 +39,23 @@ from dragoman.stores.encrypted_values import opened
 from dragoman.stores.export_format import ExportedContext, ExportedReservation, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.process_rows import FLEET, Fleet, read_rows
+from dragoman.stores.reservations import (
+    PAGE,
+    Reservation,
+    check_reservation,
+    check_space,
+    decode_reservation,
+    decode_value,
+    encode_value,
+)
 from dragoman.stores.sql_store import RECEIPTS
-from dragoman.stores.sqlite import change_owner, listing, schema, transfer
+from dragoman.stores.sqlite import change_owner, listing, reservations, schema, transfer
 from dragoman.stores.sqlite.context_values import OF_TASK, any_there
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import BUSY, fetch, prepare, unavailable
 from dragoman.stores.sqlite.integrity import audit
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.queries import Queries
-from dragoman.stores.sqlite.reservations import prune as prune_reservations
 from dragoman.stores.sqlite.rows import OLD, Old, SqliteHead
 from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
 from dragoman.stores.sqlite.transaction import Transaction
@@ -172,6 +181,16 @@ class SqliteAdmin:
         )
         return Fleet(now, read_rows(found))
 
+    def reservations(self, space: str, prefix: str = "") -> Iterator[Reservation]:
+        """See `StoreAdmin.reservations`."""
+        check_space(space)
+
+        def page(after: str) -> list[Reservation]:
+            found = reservations.listed(self.db, space, prefix, after, PAGE)
+            return [decode_reservation(space, row, self._encryption) for row in found]
+
+        return paged(page)
+
     def context_value(self, task: str) -> SavedValue | None:
         """See `StoreAdmin.context_value`."""
         found = fetch(
@@ -279,6 +298,21 @@ class SqliteAdmin:
                     found.append(error)
         return found
 
+    def reserve(self, space: str, key: str, value: bytes, *, keep: float | None) -> bytes:
+        """See `StoreAdmin.reserve`."""
+        check_reservation(space, key, value, keep)
+        check_space(space)
+        body = encode_value(value, space, key, self._encryption)
+        with self.writing():
+            found = reservations.reserve(self.db, space, key, body, keep)
+        return value if found is body else decode_value(found, space, key, self._encryption)
+
+    def release(self, space: str, key: str) -> bool:
+        """See `StoreAdmin.release`."""
+        check_space(space)
+        with self.writing():
+            return reservations.release(self.db, space, key)
+
     def prepare(self) -> None:
         """See `StoreAdmin.prepare`."""
         for name, what in listing.INDEXES.items():
@@ -345,7 +379,7 @@ class SqliteAdmin:
         expired = 1 if not dry else 0
         while expired:
             with self.writing():
-                expired = prune_reservations(self.db)
+                expired = reservations.prune(self.db)
             done = replace(done, reservations=done.reservations + expired)
         yield done
 

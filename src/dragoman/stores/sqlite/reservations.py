@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-from dragoman.stores.reservations import PRUNE_AT_ONCE
+from dragoman.stores.reservations import PRUNE_AT_ONCE, last_key
 from dragoman.stores.sqlite.driver import Connection
-
-if TYPE_CHECKING:
-    from dragoman.stores.sqlite.transaction import Transaction
 
 PUT = "INSERT OR REPLACE INTO reservation (space, key, body, expires) VALUES (?, ?, ?, ?)"
 
 
-def reserve(
-    transaction: Transaction, space: str, key: str, body: bytes, keep: float | None
-) -> bytes:
+def reserve(db: Connection, space: str, key: str, body: bytes, keep: float | None) -> bytes:
     """Return the stored form that is there, or else this one, which is there from now on."""
-    db, now = transaction.db, time.time()
+    now = time.time()
     if (found := valid(db, space, key, now)) is not None:
         return found[0]
     db.execute(PUT, (space, key, body, None if keep is None else now + keep))
     return body
 
 
-def reserved(transaction: Transaction, space: str, key: str) -> bytes | None:
+def reserved(db: Connection, space: str, key: str) -> bytes | None:
     """Return the stored form that is there and has not expired."""
-    found = valid(transaction.db, space, key, time.time())
+    found = valid(db, space, key, time.time())
     return None if found is None else found[0]
 
 
@@ -38,6 +32,25 @@ def valid(db: Connection, space: str, key: str, now: float) -> tuple[bytes, floa
         "AND (expires IS NULL OR expires > ?)",
         (space, key, now),
     ).fetchone()
+    return found
+
+
+def release(db: Connection, space: str, key: str) -> bool:
+    """Delete a reservation. Returns whether there was one that had not expired."""
+    there = valid(db, space, key, time.time()) is not None
+    db.execute("DELETE FROM reservation WHERE space = ? AND key = ?", (space, key))
+    return there
+
+
+def listed(
+    db: Connection, space: str, prefix: str, after: str, limit: int
+) -> list[tuple[str, bytes, float | None]]:
+    """Return the key, the stored form and the time of reservations; see `Store.reservations`."""
+    found: list[tuple[str, bytes, float | None]] = db.execute(
+        "SELECT key, body, expires FROM reservation WHERE space = ? AND key >= ? AND key > ? "
+        "AND key <= ? AND (expires IS NULL OR expires > ?) ORDER BY key LIMIT ?",
+        (space, prefix, after, last_key(prefix), time.time(), limit),
+    ).fetchall()
     return found
 
 

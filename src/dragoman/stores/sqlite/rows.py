@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dragoman.model.events import Entry, Event
-from dragoman.stores.codec import ARTIFACT, PRIVATE, entry
+from dragoman.stores.codec import ARTIFACT, PRIVATE, encode, entry
 from dragoman.stores.sql_head import SqlHead
 from dragoman.stores.sqlite.driver import Connection
 from dragoman.stores.sqlite.schema import BITS
 from dragoman.stores.store import LARGE
 
-HANGING = ("snapshot", "receipt", "line", "message")
+HANGING = ("snapshot", "receipt", "line", "message", "replay_value")
 """The tables whose rows belong to a task."""
 
 _CHANGING = SqlHead.CHANGING
@@ -39,8 +39,8 @@ UPDATE = (
     f"UPDATE task SET {', '.join(f'{name} = {_USUAL[name]}' for name in SqlHead.USUAL)} "
     "WHERE key = ?"
 )
+ADD_VALUE = "INSERT INTO replay_value (task, number, body) VALUES (?, ?, ?)"
 SUSPEND = f"UPDATE task SET {', '.join(f'{name} = ?' for name in SqlHead.SUSPENDED)} WHERE key = ?"
-_plain: Any = {None: "", True: 1, False: 0}.get
 
 
 class SqliteHead(SqlHead):
@@ -58,10 +58,17 @@ class SqliteHead(SqlHead):
         super()._clear()
         self.unusual = False
 
-    def usual(self, lease: float) -> tuple[Any, ...]:
-        """See `SqlHead.usual`."""
-        values = super().usual(lease)
-        return tuple(map(_plain, values, values))
+    def usual(self) -> tuple[Any, ...]:
+        """Return the values of `USUAL`."""
+        return (
+            self.skill, self.state.number, self.changed, self.last, self.version,
+            1 if self.born else 0, 1 if self.replied else 0, self.epoch, self.holder, self.lease,
+            self.turn, self.settled, self.attempt, self._inbox(), self.cancel_at,
+            "" if self.canceled is None else bytearray(encode(self.canceled)),
+            1 if self.hooked else 0, self.size,
+            "" if self.offered is None else self.offered,
+            "" if self.ended_at is None else self.ended_at,
+        )  # fmt: skip
 
     def _restore(self, columns: Sequence[Any]) -> None:
         id, agent, tenant, owner, context, skill = columns[1:7]

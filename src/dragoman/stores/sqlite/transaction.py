@@ -17,6 +17,7 @@ from dragoman.stores.sqlite import context_values
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.rows import (
     ADD,
+    ADD_VALUE,
     FOUND,
     HANGING,
     MINE,
@@ -433,6 +434,8 @@ class Transaction:
         fresh: list[tuple[int, int, int, bytearray]] = []
         hooked: list[tuple[int]] = []
         suspended: list[tuple[Any, ...]] = []
+        replays: list[tuple[int, int, bytearray]] = []
+        finished: list[tuple[int]] = []
         for row in rows.values():
             if not row.key:
                 self._key += 1
@@ -452,12 +455,20 @@ class Transaction:
                 values = row.suspended()
                 suspended.append((*values, row.key))
                 row.unusual = values != (None, None, None)
+            if row.replays:
+                replays += [
+                    (row.key, item.number, bytearray(private_value(item))) for item in row.replays
+                ]
+                row.replays = []
+            if row.finished:
+                finished.append((row.key,))
+                row.finished = False
             self._views(row)
         db = self.db
         if new:
             db.executemany(ADD, [self._columns(row) for row in new])
         if known:
-            db.executemany(UPDATE, [(*row.usual(row.lease), row.key) for row in known])
+            db.executemany(UPDATE, [(*row.usual(), row.key) for row in known])
         if suspended:
             db.executemany(SUSPEND, suspended)
         if fresh:
@@ -465,6 +476,10 @@ class Transaction:
         if self._messages:
             db.executemany(ADD_MESSAGE, self._messages)
             self._messages = []
+        if replays:
+            db.executemany(ADD_VALUE, replays)
+        if finished:
+            db.executemany("DELETE FROM replay_value WHERE task = ?", finished)
         if self._receipts:
             db.executemany(
                 "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",
@@ -493,7 +508,7 @@ class Transaction:
     def _columns(self, row: SqliteHead) -> tuple[Any, ...]:
         scope = row.scope
         fixed = (row.key, row.id, self.scope(scope), scope.agent, row.context)
-        return (*fixed, *row.usual(row.lease))
+        return (*fixed, *row.usual())
 
     def _entries(self, row: SqliteHead) -> Iterator[tuple[int, int, int, bytearray]]:
         base = row.key << BITS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import queue
 import threading
@@ -91,12 +90,12 @@ class Writer:
 
     def _more(self) -> Job | None:
         """Return the other waiting changes. The end mark stays for later."""
-        with contextlib.suppress(queue.Empty):
-            job = self._jobs.get_nowait()
-            if job is not None:
-                return job
+        if self._jobs.empty():  # only this thread takes from the queue
+            return None
+        job = self._jobs.get()
+        if job is None:
             self._jobs.put(None)
-        return None
+        return job
 
     def _group(self, jobs: list[Job], more: Callable[[], Job | None]) -> None:
         commits: list[Commit] = []
@@ -131,8 +130,10 @@ class Writer:
             raise
 
     def _call_in_loop(self, call: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the result
+        try:
             self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop is closed: nobody waits for the result
+            return
 
     # -- in the loop
 

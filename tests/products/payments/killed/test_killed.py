@@ -23,7 +23,8 @@ import pytest
 from dragoman.client import Client
 from dragoman.payments import PaymentRecord
 from dragoman.payments.extension import ERROR, STATUS, URIS
-from dragoman.payments.ledger import Signed, load
+from dragoman.payments.ledger import Signed
+from dragoman.payments.ledger_file import load
 from dragoman.payments.objects import Payload, payload_object, read_offer
 from tests.faults.cluster.load_balancer import balancing
 from tests.faults.crash.server_process import GONE, HERE, Served

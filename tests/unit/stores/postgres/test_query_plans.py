@@ -137,6 +137,8 @@ async def everything(store: PostgresStore) -> None:
     await store.redrive("task-000000010", "w")
     for key in ("key-10", "another"):
         assert await store.reserve("space", key, b"1", 600.0)
+    assert len(await store.reservations("space", "key-", "key-10", 4)) == 4
+    assert await store.release("space", "another")
     await store.prune()
     store._reservations_swept = time.monotonic()  # then it looks for tasks
     await store.prune()
