@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from dragoman.payments.books import BookedPayment, Books, PaymentRecord, Refund
     from dragoman.payments.chain import Chain
     from dragoman.payments.extension import (
+        CardPrice,
         PaymentError,
         PaymentStatus,
         pause_text,
         payment_required,
         payments,
+        prices,
     )
-    from dragoman.payments.facilitator import Facilitator
+    from dragoman.payments.facilitator import Facilitator, NoAnswer
     from dragoman.payments.ledger import LedgerUnavailable, SignedPayment, WalletLimits
     from dragoman.payments.merchant import Merchant, PaidSkill
     from dragoman.payments.networks import Asset
@@ -40,11 +42,13 @@ __all__ = [
     "Asset",
     "BookedPayment",
     "Books",
+    "CardPrice",
     "Chain",
     "Facilitator",
     "LedgerUnavailable",
     "MalformedObject",
     "Merchant",
+    "NoAnswer",
     "Offer",
     "PaidSkill",
     "PaymentError",
@@ -63,16 +67,19 @@ __all__ = [
     "pause_text",
     "payment_required",
     "payments",
+    "prices",
 ]
 
 _PLACES = {
     "Asset": "networks",
     "BookedPayment": "books",
     "Books": "books",
+    "CardPrice": "extension",
     "Chain": "chain",
     "Facilitator": "facilitator",
     "LedgerUnavailable": "ledger",
     "Merchant": "merchant",
+    "NoAnswer": "facilitator",
     "PaidSkill": "merchant",
     "PaymentError": "extension",
     "PaymentRecord": "books",
@@ -88,6 +95,7 @@ _PLACES = {
     "pause_text": "extension",
     "payment_required": "extension",
     "payments": "extension",
+    "prices": "extension",
 }
 
 

@@ -59,6 +59,8 @@ class Payment(Struct, frozen=True):
     record: PaymentRecord | None = None
     text: str = ""
     uri: str = ""
+    version: int = 1
+    """The version of the x402 objects."""
 
 
 class Checked(Struct, frozen=True):
@@ -114,7 +116,8 @@ class Collection:
             if receipt.success:
                 record = replace(record, transaction=receipt.transaction)
                 await note(self._merchant, self._turn, self._work, record, "settled")
-                return Payment(tuple(self._receipts), record, in_words(required), self._uri)
+                version, text = self._offer.version, in_words(required)
+                return Payment(tuple(self._receipts), record, text, self._uri, version)
             error, reason = error_of(receipt.error), "the payment was not carried out"
         await self._fail(error or PaymentError.SETTLEMENT_FAILED, f"There is no payment: {reason}")
         return None
@@ -187,7 +190,8 @@ class Collection:
         if error:
             said[ERROR] = str(error)
         if self._receipts:
-            said[RECEIPTS] = [receipt_object(one) for one in self._receipts]
+            version = self._offer.version
+            said[RECEIPTS] = [receipt_object(one, version) for one in self._receipts]
         return Message(
             message_id=str(self._turn.uuid()),
             role=Role.AGENT,

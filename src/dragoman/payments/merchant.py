@@ -142,7 +142,7 @@ class PaidSkill:
         if payment.record is None:  # it is free
             await work.run()
             return
-        receipts = [receipt_object(one) for one in payment.receipts]
+        receipts = [receipt_object(one, payment.version) for one in payment.receipts]
         said = {STATUS: PaymentStatus.COMPLETED.value, RECEIPTS: receipts}
         work.conclude(said, f"Paid {payment.text}", extensions=(payment.uri,))
         end = await work.run()

@@ -181,12 +181,12 @@ def payload_object(payload: Payload) -> dict[str, Any]:
     }
 
 
-def receipt_object(receipt: Receipt) -> dict[str, Any]:
-    """Return a receipt as an object; it is the same in both versions."""
+def receipt_object(receipt: Receipt, version: int) -> dict[str, Any]:
+    """Return a receipt as an object of this version."""
     found: dict[str, Any] = {
         "success": receipt.success,
         "transaction": receipt.transaction,
-        "network": short_name(receipt.network),
+        "network": short_name(receipt.network) if version == 1 else receipt.network,
         "payer": receipt.payer,
     }
     return {**found, "errorReason": receipt.error} if receipt.error else found

@@ -48,6 +48,10 @@ OTHERS: Mapping[str, Sequence[str]] = {
     "fastmcp": ("fastmcp[tasks]==4.1.2",),
     "mcp-server-time": ("mcp-server-time==2026.10.19",),
     "mcp-server-git": ("mcp-server-git==2026.10.19",),
+    "ampersend": (
+        *("ampersend-a2a-x402==1.0.1", "x402==1.0.0", "a2a-sdk[http-server]==0.3.26"),
+        "uvicorn>=0.34",
+    ),
     "executors-adk": ("google-adk[a2a]==2.13.0", "a2a-sdk[http-server]==1.3.0", *SERVING),
     "executors-microsoft": (
         *("agent-framework-core==1.23.0", "agent-framework-a2a==1.0.0b261022"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from x402.schemas import PaymentPayload, PaymentRequired, SettleResponse
 from x402.schemas.v1 import PaymentPayloadV1, PaymentRequiredV1
 
@@ -38,6 +39,8 @@ def test_an_offer(version: int) -> None:
     assert (offer.version, way.network, way.amount) == (version, "eip155:84532", 100_000)
     assert (way.resource, way.description) == ("https://shop.example/a2a", "Analysis")
     assert offer_object(offer) == wire
+    # clients of version 1 may not read an offer without it
+    assert bool(offer_object(replace(offer, error="")).get("error")) is (version == 1)
     kind = PaymentRequiredV1 if version == 1 else PaymentRequired
     read = kind.model_validate(wire).accepts[0]
     assert (read.get_amount(), read.pay_to, read.asset) == ("100000", way.pay_to, way.asset)
@@ -55,11 +58,13 @@ def test_a_payload(version: int) -> None:
     assert kind.model_validate(wire).payload == wire["payload"]
 
 
-def test_receipts() -> None:
-    wire = golden("receipts")
+@pytest.mark.parametrize("version", [1, 2])
+def test_receipts(version: int) -> None:
+    wire = golden(f"receipts-v{version}")
     found = read_receipts([*wire, {"success": "yes"}, 5])
     assert [receipt.success for receipt in found] == [False, True]
-    assert [receipt_object(receipt) for receipt in found] == wire
+    assert {receipt.network for receipt in found} == {"eip155:84532"}
+    assert [receipt_object(receipt, version) for receipt in found] == wire
     for one in wire:
         assert SettleResponse.model_validate(one).success is one["success"]
     assert read_receipts("none") == []

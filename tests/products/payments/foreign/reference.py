@@ -173,6 +173,7 @@ class Buyer:
         self._context = ClientCallContext(service_parameters=parameters)
         self._client = client
         self._paying = x402Client()
+        self.submitted: dict[str, Any] = {}
         register_exact_evm_client(self._paying, EthAccountSigner(Account.from_key(key)))
         self._paying.set_spend_controls(False)
 
@@ -184,13 +185,9 @@ class Buyer:
         offer = said[REQUIRED]
         kind: Any = PaymentRequiredV1 if offer["x402Version"] == 1 else PaymentRequired
         payload = await self._paying.create_payment_payload(kind.model_validate(offer))
-        return await self._send(
-            {
-                "taskId": task["id"],
-                "parts": [{"text": "Payment"}],
-                "metadata": {STATUS: "payment-submitted", PAYLOAD: _json(payload)},
-            }
-        )
+        self.submitted = {STATUS: "payment-submitted", PAYLOAD: _json(payload)}
+        message = {"parts": [{"text": "Payment"}], "metadata": self.submitted}
+        return await self._send({"taskId": task["id"], **message})
 
     async def _send(self, message: dict[str, Any]) -> dict[str, Any]:
         given = {"messageId": str(uuid4()), "role": "ROLE_USER", **message}

@@ -16,6 +16,7 @@ from dragoman.payments.networks import BASE_SEPOLIA_USDC
 from tests.harness.server import served, serving
 from tests.products.payments import loopback_facilitator as loopback
 from tests.products.payments.foreign import reference
+from tests.products.payments.foreign.golden import check, said
 from tests.products.payments.loopback_facilitator import KEY, SHOP, LoopbackFacilitator
 from tests.products.payments.parts import Shop, wallet
 
@@ -41,6 +42,7 @@ async def test_its_client_pays_us(
         reference.buyer(server.url, URIS[extension], KEY) as buyer,
     ):
         task = await buyer.buy("tides")
+    check(f"reference-client-v{version}", {"payment-submitted": buyer.submitted})
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
     said = task["status"]["message"]["metadata"]
     (receipt,) = said[reference.RECEIPTS]
@@ -76,6 +78,9 @@ async def test_we_pay_its_merchant(
             assert result.text == "All about tides"
             with pytest.raises(PaymentRefused, match="per_day"):
                 await client.send("waves")
+    assert result.task is not None
+    if not extra:
+        check(f"reference-merchant-v{version}", said(result.task))
     (receipt,) = payments(result)
     assert [one["transaction"] for one in merchant.receipts] == [receipt.transaction]
     assert [one.amount for one in load(paying.file).payments] == [UNITS]
