@@ -14,7 +14,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from dragoman.client import LoginPrompt, OAuth, StaticToken, Unreachable, oauth
+from dragoman.client import LoginPrompt, OAuth, StaticToken, Unreachable, login_redirect
 from dragoman.model.errors import Unauthenticated
 from dragoman.model.types import (
     AgentSkill,
@@ -187,7 +187,7 @@ async def test_a_person_who_says_no(authority: Authority, agent: Guarded, person
 async def test_a_person_who_does_not_come(
     authority: Authority, agent: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(oauth, "PATIENCE", 0.05)
+    monkeypatch.setattr(login_redirect, "PATIENCE", 0.05)
     agent.demand({"it": authority.scheme("code")})
     with pytest.raises(Unauthenticated):
         await greeted(agent, app(authority, lambda invitation: None))

@@ -25,6 +25,7 @@ from dragoman.client.download import fetch
 from dragoman.client.handed_over_task import HandedOverTask
 from dragoman.client.inbox import Inbox
 from dragoman.client.limits import Limits, TooLarge
+from dragoman.client.login_redirect import Redirect
 from dragoman.client.oauth import LoginPrompt, OAuth
 from dragoman.client.options import CallOptions, Options, SendOptions
 from dragoman.client.paused_task import Answerer, AnswerRefused, PausedTask
@@ -77,6 +78,7 @@ __all__ = (
     "Origins",
     "Pause",
     "PausedTask",
+    "Redirect",
     "RemoteSkill",
     "Result",
     "SecurityScheme",

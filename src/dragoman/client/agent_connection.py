@@ -28,7 +28,7 @@ from dragoman.client.limits import DEFAULT, TooLarge
 from dragoman.client.logged_result import ERRORS, known_agent, known_card
 from dragoman.client.options import Options
 from dragoman.client.retry_pauses import PASSING, Pauses
-from dragoman.client.transport import Broken, HTTPTransport, Transport, Unreachable, origin
+from dragoman.client.transport import Broken, Transport, Unreachable, origin
 from dragoman.client.trusted_keys import to_verifier
 from dragoman.client.upload import File
 from dragoman.dialects.v0_3.card import UNSAID
@@ -97,7 +97,7 @@ class AgentConnection:
         ]
         if (
             "GRPC" in self.binding_names
-            and isinstance(transport, HTTPTransport)
+            and getattr(transport, "grpc", False)
             and "GRPC" not in supported_bindings(transport)
         ):
             raise ModuleNotFoundError(f"gRPC is not installed{INSTALL}", name="grpc")

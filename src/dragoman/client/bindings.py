@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from dragoman.client import discovery, sse, upload
 from dragoman.client.limits import DEFAULT, Limits, Meter, TooLarge
 from dragoman.client.transport import (
-    HTTPTransport,
     Transport,
     TransportRequest,
     TransportResponse,
@@ -455,7 +454,7 @@ _FIELD = re.compile(r"\{(\w+)(=[^}]*)?\}")
 
 def supported_bindings(transport: Transport) -> list[str]:
     """The bindings that this transport supports."""
-    grpc = isinstance(transport, HTTPTransport) and _installed()
+    grpc = getattr(transport, "grpc", False) and _installed()
     return [name for name in BINDINGS if name != Grpc.name or grpc]
 
 

@@ -14,11 +14,10 @@ import sys
 import time
 import webbrowser
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
-from http import HTTPStatus
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -26,20 +25,16 @@ from msgspec.structs import replace
 
 from dragoman.client.credentials import AuthRequest, CredentialsNotSent, private
 from dragoman.client.limits import CARD, TooLarge
+from dragoman.client.login_redirect import PATIENCE, Callback, Denied, Redirect, denied
 from dragoman.client.transport import Transport, TransportRequest, Unreachable, origin, read_all
 from dragoman.model.errors import Unauthenticated
+from dragoman.model.types import OAuthFlows
 
 Flow = Literal["", "client", "code", "device"]
 
 EARLY = 30.0
 """A token is renewed this many seconds before it expires, or after nine tenths of a short life."""
-PATIENCE = 300.0
-"""Seconds that a person may take to log in."""
 METADATA = "/.well-known/oauth-protected-resource"
-PAGE = (
-    "<!doctype html><meta charset=utf-8><title>dragoman</title>"
-    "<p style='font:1.2em sans-serif;margin:3em'>{}</p>"
-)
 
 
 class LoginPrompt(Struct, frozen=True):
@@ -86,14 +81,16 @@ class Endpoints(Struct, frozen=True, kw_only=True):
 
 class OAuth:
     """Requests, stores and renews access tokens, with the flow that the card offers: client
-    credentials, authorization code with PKCE, or device code. With OpenID Connect, `flow` says
+    credentials, authorization code with PKCE, or device code. If there are several, `flow` says
     which.
 
     The token is requested for this agent only (RFC 8707). `resource` is the agent's name at the
     authorization server, by default its URL. If it is empty, it is not sent, for servers that
     refuse it. The client secret goes only to the card's origin and to the origin of `issuer`.
     `tell` shows a person the login URL; by default it prints it and opens a browser. `file` stores
-    the tokens, readable by its owner only, so that nobody has to log in again.
+    the tokens, readable by its owner only, so that nobody has to log in again. For a code, a
+    server on 127.0.0.1 at `port` waits for the browser; a program that already serves the browser
+    can give a `redirect` instead, which is called with the `state` of the login.
     """
 
     bearing = True
@@ -109,6 +106,7 @@ class OAuth:
         flow: Flow = "",
         tell: Callable[[LoginPrompt], Awaitable[None] | None] | None = None,
         port: int = 0,
+        redirect: Callable[[str], AbstractAsyncContextManager[Redirect]] | None = None,
         file: str | Path | None = None,
     ) -> None:
         self._id = client_id
@@ -122,7 +120,7 @@ class OAuth:
         self._scopes = tuple(scopes)
         self._flow = flow
         self._tell = tell or _print_prompt
-        self._port = port
+        self._redirect = redirect or (lambda state: Callback(port, state))
         self._file = Path(file) if file else None
         self._grants: dict[str, TokenGrant] | None = None
         self._flights: dict[str, Flight] = {}
@@ -189,30 +187,39 @@ class OAuth:
             found = await self._discover(need, openid.open_id_connect_url)
         elif oauth is None:
             raise CredentialsNotSent(f"{need.name} is not an OAuth scheme")
-        elif (code := oauth.flows.authorization_code) is not None:
-            found = Endpoints(
+        else:
+            found = self._offered(need, oauth.flows)
+        for url in (found.token, found.refresh, found.person):
+            if url:
+                self._check(url, need)
+        return replace(found, resource=await self._target(need))
+
+    def _offered(self, need: AuthRequest, flows: OAuthFlows) -> Endpoints:
+        """The flow of the card: the chosen one, or the first that is known."""
+        found: dict[str, Endpoints] = {}
+        if (code := flows.authorization_code) is not None:
+            found["code"] = Endpoints(
                 flow="code",
                 token=code.token_url,
                 refresh=code.refresh_url,
                 person=code.authorization_url,
             )
-        elif (client := oauth.flows.client_credentials) is not None:
-            found = Endpoints(flow="client", token=client.token_url, refresh=client.refresh_url)
-        elif (device := oauth.flows.device_code) is not None:
-            found = Endpoints(
+        if (client := flows.client_credentials) is not None:
+            found["client"] = Endpoints(
+                flow="client", token=client.token_url, refresh=client.refresh_url
+            )
+        if (device := flows.device_code) is not None:
+            found["device"] = Endpoints(
                 flow="device",
                 token=device.token_url,
                 refresh=device.refresh_url,
                 person=device.device_authorization_url,
             )
-        else:
+        if not found:
             raise Unauthenticated(
                 f"{need.name}: the card offers only OAuth flows that are deprecated or unknown"
             )
-        for url in (found.token, found.refresh, found.person):
-            if url:
-                self._check(url, need)
-        return replace(found, resource=await self._target(need))
+        return found.get(self._flow) or next(iter(found.values()))
 
     async def _target(self, need: AuthRequest) -> str:
         """The audience of the token: the configured one, the one in the agent's metadata (RFC
@@ -293,7 +300,7 @@ class OAuth:
     async def _by_code(self, need: AuthRequest, endpoints: Endpoints) -> TokenGrant:
         verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
         digest = hashlib.sha256(verifier.encode()).digest()
-        async with Callback(self._port, state) as callback:
+        async with self._redirect(state) as callback:
             query = {
                 "response_type": "code",
                 "client_id": self._id,
@@ -424,76 +431,11 @@ class Flight:
                 self._task.cancel()
 
 
-class Denied(Unauthenticated):
-    """The authorization server refused."""
-
-    word = ""
-
-
 _FLOWS: dict[str, Callable[[OAuth, AuthRequest, Endpoints], Awaitable[TokenGrant]]] = {
     "client": OAuth._by_client,
     "code": OAuth._by_code,
     "device": OAuth._by_device,
 }
-
-
-class Callback:
-    """The redirect address for the browser: one request on loopback that has the state that was
-    sent."""
-
-    def __init__(self, port: int, state: str) -> None:
-        self._port = port
-        self._state = state
-        self._found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    async def __aenter__(self) -> Callback:
-        self._server = await asyncio.start_server(self._visit, "127.0.0.1", self._port)
-        port = self._server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/callback"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._found.cancel()
-        self._server.close()
-
-    async def code(self) -> str:
-        """Wait for the code that the authorization server sends."""
-        try:
-            async with asyncio.timeout(PATIENCE):
-                return await self._found
-        except TimeoutError:
-            raise Unauthenticated(f"no login within {PATIENCE:g} s") from None
-
-    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(10):
-                head = await reader.readuntil(b"\r\n\r\n")
-            status, words = self._take(head.split(b" ")[1].decode("latin-1"))
-            page = PAGE.format(words).encode()
-            writer.write(
-                b"HTTP/1.1 %d %b\r\nContent-Type: text/html\r\nContent-Length: %d\r\n"
-                b"Cache-Control: no-store\r\nConnection: close\r\n\r\n%b"
-                % (status, HTTPStatus(status).phrase.encode(), len(page), page)
-            )
-            await writer.drain()
-        except (OSError, TimeoutError, EOFError, IndexError, asyncio.LimitOverrunError):
-            pass  # not the browser
-        finally:
-            writer.close()
-
-    def _take(self, target: str) -> tuple[int, str]:
-        parts = urlsplit(target)
-        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        if parts.path != "/callback" or not secrets.compare_digest(
-            query.get("state", "").encode(), self._state.encode()
-        ):
-            return 404, "This request does not belong to the login in progress."
-        if not self._found.done():
-            if code := query.get("code"):
-                self._found.set_result(code)
-            else:
-                self._found.set_exception(_denied(query, 400))
-        return 200, "Done. You can close this window and return to the terminal."
 
 
 def _print_prompt(invitation: LoginPrompt) -> None:
@@ -518,7 +460,7 @@ def _parse_response(body: bytes, status: int, url: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise Unauthenticated(f"{url} answered with HTTP {status}, and not with an OAuth response")
     if status != 200 or "error" in document:
-        raise _denied(document, status)
+        raise denied(document, status)
     return document
 
 
@@ -530,11 +472,3 @@ def _resource_in(body: bytes) -> str:
         return ""
     named = document.get("resource") if isinstance(document, dict) else None
     return named if isinstance(named, str) and "#" not in named else ""
-
-
-def _denied(document: Mapping[str, Any], status: int) -> Denied:
-    word = str(document.get("error") or f"HTTP {status}")
-    more = document.get("error_description")
-    error = Denied(f"the authorization server refused: {word}{f': {more}' if more else ''}")
-    error.word = word
-    return error

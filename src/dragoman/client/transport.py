@@ -141,6 +141,9 @@ class HTTPTransport:
     """HTTP over the network, and gRPC if it is installed. It follows no redirects, because the card
     says where the agent is."""
 
+    grpc = True
+    """Whether it may send gRPC requests. A transport that wraps another one says so, too."""
+
     def __init__(self, *, ssl: SSLContext | None = None, trace: Trace | None = None) -> None:
         self._ssl = ssl
         self._trace = trace

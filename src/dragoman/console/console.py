@@ -37,6 +37,7 @@ from dragoman.console.http import (
     respond,
 )
 from dragoman.console.remote_agent import RemoteAgent
+from dragoman.console.remote_login import PATH as CALLBACK
 from dragoman.console.session import Operator, end_cookie, set_cookie, start
 from dragoman.console.shapes import SessionView
 from dragoman.console.source import ServedAgents, Source
@@ -82,10 +83,21 @@ class Console:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> bool:
         """Answer a request, or leave it to the agents."""
         path: str = scope["path"]
-        if path != "/console" and not path.startswith("/console/"):
+        inside = path == "/console" or path.startswith("/console/")
+        if not inside and not (path == CALLBACK and isinstance(self._source, RemoteAgent)):
             return False
         self._bind(scope["dragoman.app"])
-        return await self._serve(Request.read(scope, receive), send)
+        request = Request.read(scope, receive)
+        return await (self._serve(request, send) if inside else self._come_back(request, send))
+
+    async def _come_back(self, request: Request, send: Any) -> bool:
+        """Answer a browser that comes from an authorization server."""
+        assert isinstance(self.source, RemoteAgent)
+        response = self.source.login.come_back(request)
+        if response is None:
+            return False
+        await respond(request, send, response)
+        return True
 
     def _bind(self, app: Any) -> None:
         if self._bound is not app:
@@ -201,7 +213,7 @@ class Console:
         given = await request.decode(dict[str, str])
         schemes = await self.source.schemes(request)
         if isinstance(self.source, RemoteAgent):
-            await self.source.log_in(given, schemes)
+            await self.source.log_in(request, given, schemes)
             return Response({})
         headers = pages.headers_for(schemes, given)
         if not headers:

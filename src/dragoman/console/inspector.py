@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.console.api import API
 from dragoman.console.http import NotFound, Request, Response, Route
-from dragoman.console.remote_agent import RemoteAgent, exchanges
+from dragoman.console.recorded_transport import summaries
+from dragoman.console.remote_agent import RemoteAgent
 from dragoman.console.session import Operator
 from dragoman.console.shapes import Shape
 
@@ -30,14 +31,22 @@ def _remote(console: Console) -> RemoteAgent:
 
 
 async def wire(request: Request, console: Console, operator: Operator) -> Response:
-    """What was sent and received after an exchange."""
-    found = exchanges(_remote(console).wire, request.number("after", 0))
-    return Response({"exchanges": found})
+    """What was sent, without the bodies."""
+    return Response({"exchanges": summaries(_remote(console).wire)})
+
+
+async def exchange(request: Request, console: Console, operator: Operator, number: str) -> Response:
+    """A request and its answer, as far as it has arrived."""
+    wire = _remote(console).wire
+    for each in wire.exchanges if wire is not None else ():
+        if str(each.number) == number:
+            return Response(each)
+    raise NotFound("there is no such exchange")
 
 
 async def prompt(request: Request, console: Console, operator: Operator) -> Response:
-    """Where a person must log in, if a call waits for that."""
-    return Response(_remote(console).prompt)
+    """How far a log-in is."""
+    return Response(_remote(console).login.state)
 
 
 async def options(request: Request, console: Console, operator: Operator) -> Response:
@@ -49,6 +58,7 @@ async def options(request: Request, console: Console, operator: Operator) -> Res
 
 ROUTES: list[Route] = [
     Route("GET", f"{API}/wire", wire),
+    Route("GET", f"{API}/wire/{{number}}", exchange),
     Route("GET", f"{API}/prompt", prompt),
     Route("POST", f"{API}/options", options),
 ]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import msgspec
 
-from dragoman import A2AError, Message
+from dragoman import A2AError, AgentCard, Message
 from dragoman.client import Client, TransportRequest, read_card
+from dragoman.client.grpc_json import grpc_json
 from dragoman.console.http import ConsoleError
 from dragoman.console.shapes import RequestView
 
-FORMS = (("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"))
+FORMS = (
+    *(("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("GRPC", "1.0")),
+    *(("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"), ("GRPC", "0.3"), ("JSONRPC", "0.1")),
+)
 """The bindings and versions that are shown."""
 
 
@@ -22,6 +27,8 @@ class NotSent(Exception):
 
 class NoTransport:
     """A transport that keeps the first request and sends none."""
+
+    grpc = True
 
     def __init__(self) -> None:
         self.request: TransportRequest | None = None
@@ -53,18 +60,17 @@ async def _one(
     version: str,
 ) -> RequestView:
     title = f"{binding} {version}"
-    address = url.rstrip("/") + ("/" if binding == "JSONRPC" else "")
     transport = NoTransport()
     try:
         known = read_card(card)
         form = known.supported_interfaces[0].replace(
-            url=address, protocol_binding=binding, protocol_version=version
+            url=_address(known, url, binding), protocol_binding=binding, protocol_version=version
         )
         known = known.replace(supported_interfaces=(form,), signatures=())
-        client = Client.connect(known, transport=transport, attempts=1)
+        client = Client.connect(known, transport=transport, attempts=1, bindings=[binding])
         async with client:
             await CALLS[method](client, params)
-    except (A2AError, msgspec.ValidationError, ValueError) as error:
+    except (A2AError, msgspec.ValidationError, ValueError, ModuleNotFoundError) as error:
         return RequestView(title=title, error=str(error))
     except NotSent:
         pass
@@ -72,13 +78,27 @@ async def _one(
     if made is None:
         return RequestView(title=title, error="this version has no such call")
     body = made.body if isinstance(made.body, bytes) else b""
+    packed = made.url.startswith("grpc")
     return RequestView(
         title=title,
-        method=made.method,
+        method="gRPC" if packed else made.method,
         url=made.url,
         headers=dict(made.headers),
-        body=body.decode("utf-8", "replace"),
+        body=grpc_json(made.url, body) if packed else body.decode("utf-8", "replace"),
     )
+
+
+def _address(card: AgentCard, url: str, binding: str) -> str:
+    """Where the call would go: to the card's interface with this binding, or to one like it."""
+    for each in card.supported_interfaces:
+        if each.protocol_binding.upper() == binding:
+            scheme = "" if "://" in each.url else "grpc://"
+            return f"{scheme}{each.url}"
+    if binding == "GRPC":
+        return f"grpc://{urlsplit(url).netloc}"
+    if url.startswith("grpc"):
+        url = f"http://{urlsplit(url).netloc}"
+    return url.rstrip("/") + ("/" if binding == "JSONRPC" else "")
 
 
 def _message(params: Mapping[str, Any]) -> Message:

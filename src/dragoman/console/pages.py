@@ -78,12 +78,17 @@ def log_in(schemes: Sequence[SchemeView], *, failed: bool = False) -> Response:
     )
 
 
+def told(text: str, status: int = 200) -> Response:
+    """A page that says one thing."""
+    return page("Log in", f"<h1>Console</h1><p>{escape(text)}</p>", status=status)
+
+
 def _form(scheme: SchemeView) -> str:
     name = escape(scheme.name, quote=True)
     fields = {
         "key": _field("secret", f"Key ({scheme.field})", name),
         "bearer": _field("secret", "Token", name),
-        "token": _field("secret", "Access token", name),
+        "oauth": _field("secret", "Access token", name),
         "basic": _field("user", "User", name, "text") + _field("secret", "Password", name),
         "certificate": "<p>The browser sends its certificate.</p>",
     }[scheme.kind]
@@ -119,7 +124,7 @@ def headers_for(schemes: Sequence[SchemeView], given: Mapping[str, str]) -> dict
             return {scheme.field: secret}
         case "key" if scheme.where == "cookie" and secret:
             return {"cookie": f"{scheme.field}={secret}"}
-        case "bearer" | "token" if secret:
+        case "bearer" | "oauth" if secret:
             return {"authorization": f"Bearer {secret}"}
         case "basic":
             pair = f"{given.get('user', '')}:{given.get('secret', '')}"

@@ -5,31 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from itertools import islice
 from typing import Any, Protocol
+from uuid import uuid4
 
 import msgspec
 
 from dragoman import A2AError, Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from dragoman.client import (
-    BasicAuth,
-    Client,
-    LoginPrompt,
-    OAuth,
-    StaticToken,
-    TokenProvider,
-    Transport,
-    fetch_card,
-)
+from dragoman.client import Client, TokenProvider, Transport, fetch_card
+from dragoman.client.transport import origin
 from dragoman.conformance.card import check
 from dragoman.console.http import ConsoleError, Request, Response, respond
-from dragoman.console.recorded_transport import RecordedTransport
+from dragoman.console.recorded_transport import CALL, RecordedTransport
+from dragoman.console.remote_login import RemoteLogin
 from dragoman.console.session import Operator
-from dragoman.console.shapes import AgentName, AgentView, FindingView, PromptView, SchemeView
+from dragoman.console.shapes import AgentName, AgentView, FindingView, SchemeView
 from dragoman.console.source import schemes_of
 
 KEY = "agent"
 """The key of the agent in addresses of the console."""
+FAILURES = (A2AError, OSError, ValueError, ModuleNotFoundError)
+"""What a call may raise."""
+
+
+UNREADABLE = "INVALID_AGENT_RESPONSE"
+"""The reason in the client's errors about answers that it cannot read."""
 
 
 class Connect(Protocol):
@@ -55,7 +54,7 @@ class RemoteAgent:
     def __init__(self, url: str, transport: Any, connect: Connect) -> None:
         self.url = url
         self._transport, self._connect = transport, connect
-        self._auth: dict[str, TokenProvider] = {}
+        self.login = RemoteLogin()
         self._headers: dict[str, str] = {}
         self._extensions: tuple[str, ...] = ()
         self._metadata: dict[str, Any] = {}
@@ -63,7 +62,7 @@ class RemoteAgent:
         self._opening = asyncio.Lock()
         self._exits = AsyncExitStack()
         self.wire: RecordedTransport | None = None
-        self.prompt = PromptView()
+        self._card: dict[str, Any] | None = None
         self.name = ""
 
     @property
@@ -86,10 +85,10 @@ class RemoteAgent:
                 old = self.wire
                 self.wire = RecordedTransport(self._transport(), frozenset(self._headers))
                 if old is not None:
-                    self.wire.exchanges.extend(old.exchanges)
+                    self.wire.goes_on(old)
                 made = self._connect(
                     self.wire,
-                    auth=self._auth,
+                    auth=self.login.auth,
                     headers=self._headers,
                     extensions=self._extensions,
                 )
@@ -98,32 +97,50 @@ class RemoteAgent:
                 except BaseException:
                     await made.close()
                     raise
-                self.name = self._client.card.name
+                self._know(msgspec.to_builtins(self._client.card))
             return self._client
 
+    def _know(self, card: dict[str, Any]) -> None:
+        self._card, self.name = card, card["name"]
+        if self.wire is not None:
+            keys = (each.field.lower() for each in schemes_of(card) if each.kind == "key")
+            self.wire.fields = frozenset(keys)
+
     async def close(self) -> None:
-        """Close the client."""
-        self._client = None
-        await self._exits.aclose()
+        """End a log-in, and close the client."""
+        await self.login.stop()
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        async with self._opening:
+            self._client = None
+            await self._exits.aclose()
 
     async def agents(self, request: Request) -> Sequence[AgentView]:
-        """The agent with its card."""
+        """The agent with its card. Without a log-in, the card is there if anybody may fetch it."""
+        url, error = self.url, ""
         try:
-            client = await self.client()
+            url = (await self.client()).interface.url
+        except FAILURES as failed:
+            error = str(failed) or type(failed).__name__
+        try:
             transport = self._transport()
             try:
                 found = await fetch_card(self.url, transport)
             finally:
                 await transport.close()
             findings = check(found.document, url=found.url, headers=found.headers)
-        except (A2AError, OSError, ValueError) as error:
-            return [AgentView(key=KEY, name=self.title, card=None, url=self.url, error=str(error))]
+            if self._card is None:
+                self._know(msgspec.to_builtins(found.card))
+        except FAILURES as failed:
+            findings, error = [], error or str(failed)
         return [
             AgentView(
                 key=KEY,
                 name=self.title,
-                card=msgspec.to_builtins(client.card),
-                url=client.interface.url,
+                card=self._card,
+                url=url,
+                error=error,
                 findings=[
                     FindingView(level=each.level, path=each.field, text=each.text)
                     for each in findings
@@ -133,39 +150,33 @@ class RemoteAgent:
 
     async def schemes(self, request: Request) -> Sequence[SchemeView]:
         """The ways to log in, from its card."""
-        try:
-            card = msgspec.to_builtins((await self.client()).card)
-        except (A2AError, OSError, ValueError):
-            return []
-        found = schemes_of(card)
+        if self._card is None:
+            await self.agents(request)
         return [
-            msgspec.structs.replace(each, kind="oauth", title="OAuth")
-            if each.kind == "token"
-            else each
-            for each in found
-            if each.kind != "certificate"
+            msgspec.structs.replace(
+                each,
+                used=each.name in self.login.auth,
+                foreign=bool(each.server) and each.server != origin(self.url),
+            )
+            for each in schemes_of(self._card or {})
         ]
 
     # -- what a person types
 
-    async def log_in(self, given: Mapping[str, str], schemes: Sequence[SchemeView]) -> None:
-        """Use these credentials from now on. Raises ConsoleError."""
-        scheme = next((each for each in schemes if each.name == given.get("scheme")), None)
-        secret = given.get("secret", "").strip()
-        if scheme is None:
-            raise ConsoleError("the card has no such scheme")
-        if scheme.kind == "basic":
-            self._auth[scheme.name] = BasicAuth(given.get("user", ""), secret)
-        elif scheme.kind == "oauth" and given.get("client"):
-            self._auth[scheme.name] = OAuth(given["client"], secret, tell=self._tell)
-        elif secret:
-            self._auth[scheme.name] = StaticToken(secret)
-        else:
-            raise ConsoleError("the credentials are not complete")
-        await self.close()
+    async def log_in(
+        self, request: Request, given: Mapping[str, str], schemes: Sequence[SchemeView]
+    ) -> None:
+        """Use these credentials from now on, and see whether the agent accepts them. Raises
+        ConsoleError."""
+        self.login.take(request, given, schemes)
+        await self.login.stop()
+        await self._disconnect()
+        if not given.get("forget"):
+            self.login.begin(self._ask)
 
-    def _tell(self, prompt: LoginPrompt) -> None:
-        self.prompt = PromptView(url=prompt.url, code=prompt.code)
+    async def _ask(self) -> None:
+        """Make a call that changes nothing: for a task that does not exist."""
+        await (await self.client()).task(str(uuid4())).get()
 
     async def change(
         self, headers: Mapping[str, str], extensions: Sequence[str], metadata: Mapping[str, Any]
@@ -176,7 +187,12 @@ class RemoteAgent:
                 raise ConsoleError(f"headers: {name[:40]!r} is not valid")
         self._headers = {name.lower(): text for name, text in headers.items()}
         self._extensions, self._metadata = tuple(extensions), dict(metadata)
-        await self.close()
+        unfinished = self.login.state.state in ("trying", "waiting")
+        if unfinished:
+            await self.login.stop()
+        await self._disconnect()
+        if unfinished:
+            self.login.begin(self._ask)
 
     # -- calls of the chat
 
@@ -189,7 +205,6 @@ class RemoteAgent:
             method, params, id = asked["method"], asked.get("params") or {}, asked.get("id")
         except (msgspec.DecodeError, KeyError, TypeError):
             raise ConsoleError("the body is not a call") from None
-        self.prompt = PromptView()
         if method in ("SendStreamingMessage", "SubscribeToTask"):
             stream = self._stream(method, params, id)
             response = Response(kind="text/event-stream", stream=stream)
@@ -199,9 +214,11 @@ class RemoteAgent:
 
     async def _answer(self, method: str, params: Any, id: Any) -> dict[str, Any]:
         try:
-            found = await self._one(await self.client(), method, params)
-        except (A2AError, OSError, ValueError, msgspec.ValidationError) as error:
-            return _failure(error, id)
+            client = await self.client()
+            CALL.set((method, params))
+            found = await self._one(client, method, params)
+        except FAILURES as error:
+            return self._failure(method, error, id)
         return {"jsonrpc": "2.0", "id": id, "result": msgspec.to_builtins(found)}
 
     async def _one(self, client: Client, method: str, params: Any) -> Any:
@@ -223,6 +240,7 @@ class RemoteAgent:
     async def _stream(self, method: str, params: Any, id: Any) -> AsyncIterator[bytes]:
         try:
             client = await self.client()
+            CALL.set((method, params))
             if method == "SubscribeToTask":
                 stream = client.task(params["id"]).subscribe()
             else:
@@ -231,8 +249,15 @@ class RemoteAgent:
             async with stream:
                 async for event in stream:
                     yield _event({"jsonrpc": "2.0", "id": id, "result": _result(event)})
-        except (A2AError, OSError, ValueError, msgspec.ValidationError) as error:
-            yield _event(_failure(error, id))
+        except FAILURES as error:
+            yield _event(self._failure(method, error, id))
+
+    def _failure(self, method: str, error: Exception, id: Any) -> dict[str, Any]:
+        code = getattr(error, "rpc", -32603)
+        text = str(error) or type(error).__name__
+        if getattr(error, "reason", "") == UNREADABLE and self.wire is not None:
+            self.wire.undecoded(method, text)
+        return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}}
 
 
 async def _some(client: Client, context: str) -> AsyncIterator[Task]:
@@ -257,16 +282,5 @@ def _result(event: Any) -> dict[str, Any]:
     return {name: msgspec.to_builtins(event)}
 
 
-def _failure(error: Exception, id: Any) -> dict[str, Any]:
-    code = getattr(error, "rpc", -32603)
-    text = str(error) or type(error).__name__
-    return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}}
-
-
 def _event(value: Any) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
-def exchanges(wire: RecordedTransport | None, after: int) -> list[Any]:
-    """What was sent and received after an exchange."""
-    return [] if wire is None else list(islice((e for e in wire.exchanges if e.number > after), 50))

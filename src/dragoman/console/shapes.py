@@ -48,12 +48,20 @@ class SchemeView(Shape, frozen=True, kw_only=True):
 
     name: str
     kind: str
-    """`key`, `bearer`, `basic`, `token` (of an issuer) or `certificate`."""
+    """`key`, `bearer`, `basic`, `oauth` or `certificate`."""
     title: str
     where: str = ""
     """For a key: `header`, `query` or `cookie`."""
     field: str = ""
     description: str = ""
+    server: str = ""
+    """For OAuth: the origin of the authorization server."""
+    flows: Sequence[str] = ()
+    """For OAuth: `code`, `device` and `client`, as far as they are offered."""
+    foreign: bool = False
+    """For OAuth: whether the server is of another origin than the agent."""
+    used: bool = False
+    """Whether there are credentials for it."""
 
 
 class TaskView(Shape, frozen=True, kw_only=True):
@@ -301,10 +309,32 @@ class ExchangeView(Struct, kw_only=True, omit_defaults=True, rename="camel"):
     received: Mapping[str, str] = {}
     answer: str = ""
     error: str = ""
+    call: str = ""
+    """The method of the chat that it was sent for; empty if for none."""
+    params: Any = None
+    undecoded: str = ""
+    """Why the answer could not be read."""
+
+
+class ExchangeSummary(Shape, frozen=True, kw_only=True):
+    """A request of the inspector, without headers and bodies."""
+
+    number: int
+    at: float
+    method: str
+    url: str
+    status: int = 0
+    error: str = ""
+    call: str = ""
 
 
 class PromptView(Shape, frozen=True, kw_only=True):
-    """Where a person must log in at an authorization server."""
+    """How far a log-in of the inspector is."""
 
+    state: str = ""
+    """`trying` (the agent is asked), `waiting` (for a person), `done` or `failed`; empty before."""
     url: str = ""
+    """Where the person must log in."""
     code: str = ""
+    """What to type there."""
+    error: str = ""

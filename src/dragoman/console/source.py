@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -190,7 +191,7 @@ def schemes_of(card: Any) -> list[SchemeView]:
     found = []
     for name, scheme in (card.get("securitySchemes") or {}).items():
         (kind, about), *_ = scheme.items()
-        more: dict[str, str] = {}
+        more: dict[str, Any] = {}
         match kind:
             case "apiKeySecurityScheme":
                 more = {"kind": "key", "title": "API key"}
@@ -199,14 +200,34 @@ def schemes_of(card: Any) -> list[SchemeView]:
                 basic = about.get("scheme", "").lower() == "basic"
                 more = {"kind": "basic" if basic else "bearer"}
                 more["title"] = "User and password" if basic else "Token"
-            case "oauth2SecurityScheme" | "openIdConnectSecurityScheme":
-                more = {"kind": "token", "title": "Access token"}
+            case "oauth2SecurityScheme":
+                more = {"kind": "oauth", "title": "OAuth"} | _flows(about.get("flows") or {})
+            case "openIdConnectSecurityScheme":
+                server = _origin(about.get("openIdConnectUrl", ""))
+                more = {"kind": "oauth", "title": "OpenID Connect", "server": server}
+                more["flows"] = tuple(FLOWS.values())
             case "mtlsSecurityScheme":
                 more = {"kind": "certificate", "title": "Client certificate"}
             case _:
                 continue
         found.append(SchemeView(name=name, description=about.get("description", ""), **more))
     return found
+
+
+FLOWS = {"authorizationCode": "code", "deviceCode": "device", "clientCredentials": "client"}
+"""The flows of OAuth that work here, and their short names."""
+
+
+def _flows(flows: Any) -> dict[str, Any]:
+    """The flows of an OAuth scheme, and where a person logs in."""
+    known = [name for name in FLOWS if flows.get(name)]
+    server = _origin(flows[known[0]].get("tokenUrl", "")) if known else ""
+    return {"flows": tuple(FLOWS[name] for name in known), "server": server}
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.lower()}" if parts.netloc else ""
 
 
 def _plain(scope: Any) -> dict[str, Any]:

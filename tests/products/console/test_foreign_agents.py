@@ -11,7 +11,7 @@ import pytest
 
 from tests.interop import peers
 from tests.interop.peers import Absent, environments
-from tests.products.console.test_inspector import called, inspecting, inspector, said
+from tests.products.console.test_inspector import called, inspecting, inspector, recorded, said
 
 USUAL = ("reference", "reference-0.3")
 NAMES = (*USUAL, "javascript", "javascript-0.3", "reference-0.2", "executors-adk")
@@ -34,6 +34,6 @@ async def test_a_foreign_agent_answers_in_the_inspector(name: str) -> None:
             events = await called(http, "SendStreamingMessage", said("hello there"))
             assert [each["error"] for each in events if "error" in each] == []
             assert "hello there" in json.dumps(events)
-            wire = (await http.get("/console/api/wire")).json()["exchanges"]
+            wire = await recorded(http)
             assert any("hello there" in each.get("body", "") for each in wire)
             assert any("hello there" in each.get("answer", "") for each in wire)

@@ -52,6 +52,12 @@ async def called(http: httpx.AsyncClient, method: str, params: Any) -> list[Any]
     return [answer.json()]
 
 
+async def recorded(http: httpx.AsyncClient) -> list[Any]:
+    """What the view of the wire shows."""
+    found = (await http.get("/console/api/wire")).json()["exchanges"]
+    return [(await http.get(f"/console/api/wire/{each['number']}")).json() for each in found]
+
+
 def said(text: str) -> dict[str, Any]:
     return {"message": {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}}
 
@@ -76,9 +82,97 @@ async def test_the_inspector_calls_agents_of_each_version(version: str) -> None:
         }
         (got,) = await called(http, "GetTask", {"id": task})
         assert got["result"]["status"]["state"] == "TASK_STATE_COMPLETED"
-        wire = (await http.get("/console/api/wire")).json()["exchanges"]
+        wire = await recorded(http)
         assert any("Booked: Rome" in each.get("answer", "") for each in wire)
+        word = {"1.0": "SendStreamingMessage", "0.3": "message/stream", "0.1": "tasks/send"}
+        assert any(word[version] in each.get("body", "") for each in wire)
         assert (await http.get("/console/api/tasks")).status_code == 404
+
+
+FORMS = {
+    "JSONRPC 1.0": '"method":"SendStreamingMessage"',
+    "HTTP+JSON 1.0": '"text":"Rome"',
+    "GRPC 1.0": '"text": "Rome"',
+    "JSONRPC 0.3": '"method":"message/stream"',
+    "HTTP+JSON 0.3": '"text":"Rome"',
+    "GRPC 0.3": '"text": "Rome"',
+    "JSONRPC 0.1": '"method":"tasks/send',
+}
+
+
+async def test_a_call_in_other_versions_and_bindings_is_made_and_not_sent() -> None:
+    tokens: list[str] = []
+    async with (
+        serving(App(booking())) as url,
+        inspecting(inspector(url, tokens), tokens) as http,
+    ):
+        await called(http, "SendStreamingMessage", said("Rome"))
+        before = await recorded(http)
+        (sent,) = (each for each in before if each.get("call"))
+        call = {"agent": "agent", "method": sent["call"], "params": sent["params"]}
+        answer = await http.post("/console/api/requests", json=call, headers=ACT)
+        made = {each["title"]: each for each in answer.json()["requests"]}
+        assert list(made) == list(FORMS)
+        for title, text in FORMS.items():
+            assert text in made[title]["body"], made[title]
+        assert made["GRPC 1.0"]["url"].startswith("grpc://127.0.0.1")
+        assert len(await recorded(http)) == len(before)
+
+
+async def test_an_agent_with_grpc_only() -> None:
+    tokens: list[str] = []
+    async with (
+        serving(App(booking(), bindings=("GRPC",), grpc_port=0)) as url,
+        inspecting(inspector(url, tokens), tokens) as http,
+    ):
+        (shown,) = (await http.get("/console/api/agents")).json()["agents"]
+        assert shown["url"].startswith("grpc")
+        events = await called(http, "SendStreamingMessage", said("Rome"))
+        assert "Booked: Rome" in json.dumps(events)
+        (failed,) = await called(http, "GetTask", {"id": "none"})
+        assert failed["error"]["code"] == -32001
+        wire = [each for each in await recorded(http) if each["method"] == "gRPC"]
+        assert "Rome" in wire[0]["body"]
+        assert "Booked: Rome" in wire[0]["answer"]
+        assert wire[0]["url"].endswith("/lf.a2a.v1.A2AService/SendStreamingMessage")
+        assert "TASK_NOT_FOUND" in wire[-1]["answer"]
+
+
+async def test_an_agent_with_grpc_only_where_grpc_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dragoman.client.bindings._installed", lambda: False)
+    tokens: list[str] = []
+    async with (
+        serving(App(booking(), bindings=("GRPC",), grpc_port=0)) as url,
+        inspecting(inspector(url, tokens), tokens) as http,
+    ):
+        (shown,) = (await http.get("/console/api/agents")).json()["agents"]
+        assert shown["name"] == "Booking"
+        assert "pip install 'dragoman[grpc]'" in shown["error"]
+        (failed,) = await called(http, "SendMessage", said("Rome"))
+        assert "pip install 'dragoman[grpc]'" in failed["error"]["message"]
+
+
+async def test_an_answer_that_cannot_be_read_is_marked() -> None:
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            await receive()
+            body = b'{"jsonrpc":"2.0","id":1,"result":{"task":{"id":7}}}'
+            head = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 200, "headers": head})
+            await send({"type": "http.response.body", "body": body})
+        else:
+            await app(scope, receive, send)
+
+    tokens: list[str] = []
+    app = App(booking())
+    async with serving(broken) as url, inspecting(inspector(url, tokens), tokens) as http:
+        (failed,) = await called(http, "SendMessage", said("Rome"))
+        assert "error" in failed
+        (sent,) = (each for each in await recorded(http) if each.get("call"))
+        assert '"id":7' in sent["answer"]
+        assert sent["undecoded"]
 
 
 async def test_the_page_logs_in_and_the_wire_hides_credentials() -> None:
@@ -99,7 +193,7 @@ async def test_the_page_logs_in_and_the_wire_hides_credentials() -> None:
         assert changed.status_code == 200
         events = await called(http, "SendStreamingMessage", said("Rome"))
         assert "Booked: Rome" in json.dumps(events)
-        wire = (await http.get("/console/api/wire")).json()["exchanges"]
+        wire = await recorded(http)
         sent = next(
             each for each in reversed(wire) if "SendStreamingMessage" in each.get("body", "")
         )

@@ -4,13 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -18,7 +14,6 @@ import pytest
 import pytest_asyncio
 
 from dragoman import Agent, App, Turn
-from tests.cli.filled_stores import line
 from tests.harness.scale import say
 from tests.products.console.browser import FULL, needs_browser, watched
 from tests.products.console.parts import Running, consoled, stored
@@ -34,7 +29,6 @@ RATE = 500
 """Events per second."""
 LOG = 100_000 if FULL else 3000
 """The entries of a long log."""
-TASKS = int(os.environ.get("CONSOLE_TASKS") or (1_000_000 if FULL else 2000))
 FRAMES = """() => {
   window.frames_ = [];
   let last = performance.now();
@@ -149,46 +143,3 @@ async def test_the_slider_is_quick_in_a_long_log(chromium: Browser, running: Run
             assert len(answer.content) < 1_000_000
             if FULL:
                 assert took < 0.3
-
-
-async def test_a_page_of_very_many_tasks(tmp_path: Path) -> None:
-    store = stored(tmp_path)
-    async with App(streams(), store=store):
-        pass
-    await asyncio.to_thread(multiply, tmp_path, store, TASKS)
-    async with (
-        consoled(App(streams(), store=store)) as found,
-        found.operator() as http,
-    ):
-        began = time.monotonic()
-        await http.get("/console/api/tasks?size=1", timeout=300)
-        say(f"the first page, with its indexes: {time.monotonic() - began:.1f} s")
-        for query in ("", "state=completed", "owner=o99", "owner=o99&state=completed", "id=01"):
-            times = []
-            for _ in range(5):
-                began = time.monotonic()
-                page = await http.get(f"/console/api/tasks?size=50&{query}")
-                times.append(time.monotonic() - began)
-                assert page.status_code == 200
-            say(f"{query or 'all'}: {min(times) * 1000:.0f} to {max(times) * 1000:.0f} ms")
-            assert sorted(times)[2] < 0.2 or not FULL
-
-
-def multiply(folder: Path, store: str, number: int) -> None:
-    """Import tasks of 100,000 owners into a store."""
-    file = folder / "tasks.jsonl"
-    states = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "INPUT_REQUIRED", "CANCELED")
-    with file.open("w") as out:
-        for index in range(number):
-            task = line(
-                f"01a1f000-{index:08x}",
-                states[index % len(states)],
-                age=float(index),
-                agent="streams",
-                owner=f"o{index % 100_000}",
-                context=f"c{index // 3}",
-            )
-            out.write(json.dumps(task) + "\n")
-    command = [sys.executable, "-m", "dragoman", "db", "import", str(file), "--store", store]
-    subprocess.run(command, check=True, capture_output=True)
-    file.unlink()

@@ -4,31 +4,73 @@ import { html, useState } from "./vendor/preact.js";
 import { act } from "./api.js";
 import { plain } from "./format.js";
 
+const FLOWS = { code: "in the browser", device: "with a device code", client: "with the client's secret only" };
+
+// In the inspector, the process of the inspector logs in at authorization servers. In the console
+// of a server, a person brings the access token.
 export function LogIn({ session, done }) {
   const [error, setError] = useState("");
-  const send = async (event) => {
-    event.preventDefault();
-    const given = Object.fromEntries(new FormData(event.target));
+  const inspector = session.source === "agent";
+  const given = async (values, form) => {
     try {
-      await act("caller", given);
-      event.target.reset();
+      await act("caller", values);
+      form?.reset();
       setError("");
       done();
     } catch (failed) {
       setError(failed.message);
     }
   };
+  const send = (event) => {
+    event.preventDefault();
+    given(Object.fromEntries(new FormData(event.target)), event.target);
+  };
   return html`<div>
-    ${(session.schemes || []).map((scheme) => html`<form class="box schema" key=${scheme.name} onSubmit=${send}>
+    ${(session.schemes || []).map((scheme) => html`<form class="box schema" key=${scheme.name} data-scheme=${scheme.name} onSubmit=${send}>
       <h2>${scheme.title} <span class="dim">${plain(scheme.name)}</span></h2>
       ${scheme.description && html`<p class="dim">${plain(scheme.description)}</p>`}
       <input type="hidden" name="scheme" value=${scheme.name} />
-      ${scheme.kind === "oauth" && html`<label>Client id<input name="client" autocomplete="off" required /></label>`}
-      ${scheme.kind === "basic" && html`<label>User<input name="user" autocomplete="off" required /></label>`}
-      ${scheme.kind !== "certificate" && html`<label>${{ basic: "Password", oauth: "Client secret, if there is one" }[scheme.kind] || scheme.title}
-        <input name="secret" type="password" autocomplete="off" required=${scheme.kind !== "oauth"} /></label>`}
-      <button>Log in</button>
+      <${Fields} scheme=${scheme} inspector=${inspector} />
+      ${scheme.used && html`<p>There are credentials for it. <button type="button" class="link" onClick=${() => given({ scheme: scheme.name, forget: "yes" })}>Forget them</button></p>`}
+      ${!(inspector && scheme.kind === "certificate") && html`<button>Log in</button>`}
     </form>`)}
     ${error && html`<p class="bad" role="alert">${error}</p>`}
   </div>`;
+}
+
+function Fields({ scheme, inspector }) {
+  switch (scheme.kind) {
+    case "basic":
+      return html`<${Field} name="user" label="User" /><${Field} name="secret" label="Password" hidden />`;
+    case "certificate":
+      return html`<p>${inspector ? "Start the inspector with --cert FILE." : "The browser sends its certificate."}</p>`;
+    case "key":
+      return html`<${Field} name="secret" label=${`Key (${scheme.where} ${plain(scheme.field)})`} hidden />`;
+    case "oauth":
+      return inspector ? html`<${OAuth} scheme=${scheme} />` : html`<${Field} name="secret" label="Access token" hidden />`;
+    default:
+      return html`<${Field} name="secret" label=${scheme.title} hidden />`;
+  }
+}
+
+function OAuth({ scheme }) {
+  const [own, setOwn] = useState(false);
+  const flows = scheme.flows || [];
+  if (own || !flows.length) {
+    return html`<${Field} name="token" label="Access token" hidden />
+      ${flows.length > 0 && html`<p><button type="button" class="link" onClick=${() => setOwn(false)}>Log in at the authorization server</button></p>`}`;
+  }
+  return html`<${Field} name="client" label="Client id" />
+    <${Field} name="secret" label="Client secret, if there is one" hidden optional />
+    ${flows.length > 1
+      ? html`<label>How<select name="flow">${flows.map((flow) => html`<option key=${flow} value=${flow}>${FLOWS[flow]}</option>`)}</select></label>`
+      : html`<p class="dim">The card offers to log in ${FLOWS[flows[0]]}.</p>`}
+    ${scheme.foreign && html`<label class="check"><input type="checkbox" name="issuer" value=${scheme.server} required />
+      Log in at ${plain(scheme.server)}, which the card names</label>`}
+    ${flows.includes("code") && html`<p class="dim">The client's redirect URI is <span class="id">${`${location.origin}/callback`}</span></p>`}
+    <p><button type="button" class="link" onClick=${() => setOwn(true)}>Use an access token that you have</button></p>`;
+}
+
+function Field({ name, label, hidden, optional }) {
+  return html`<label>${label}<input name=${name} type=${hidden ? "password" : "text"} autocomplete="off" required=${!optional} /></label>`;
 }

@@ -5,22 +5,50 @@ import { act, get } from "./api.js";
 import { link } from "./markdown.js";
 import { LogIn } from "./login.js";
 
-export function Remote({ session, busy }) {
+export function Remote({ session, busy, reload }) {
   const [prompt, setPrompt] = useState(null);
   const [open, setOpen] = useState("");
+  const [asked, setAsked] = useState(0); // how often somebody has logged in
   useEffect(() => {
-    if (!busy) return setPrompt(null);
-    const timer = setInterval(() => get("prompt").then((found) => setPrompt(found.url ? found : null), () => {}), 1000);
-    return () => clearInterval(timer);
-  }, [busy]);
+    if (!busy && !asked) return;
+    let timer = 0;
+    const load = async () => {
+      try {
+        const found = await get("prompt");
+        setPrompt(found);
+        if (!busy && !["trying", "waiting"].includes(found.state)) return reload();
+      } catch {
+        // the page says that the server does not answer
+      }
+      timer = setTimeout(load, 700);
+    };
+    load();
+    return () => clearTimeout(timer);
+  }, [busy, asked]);
+  const begun = () => (setOpen(""), setAsked((n) => n + 1));
   return html`<div>
-    ${prompt && html`<p class="note" role="alert">Log in at ${link(prompt.url, "the authorization server")}${prompt.code && html` with the code <b class="id">${prompt.code}</b>`}.</p>`}
+    <${Prompt} prompt=${prompt} />
     <p class="task-line">
       ${(session.schemes || []).length > 0 && html`<button class="link" aria-expanded=${open === "login"} onClick=${() => setOpen(open === "login" ? "" : "login")}>Log in</button>`}
       <button class="link" aria-expanded=${open === "options"} onClick=${() => setOpen(open === "options" ? "" : "options")}>Headers, extensions, metadata</button></p>
-    ${open === "login" && html`<${LogIn} session=${session} done=${() => setOpen("")} />`}
+    ${open === "login" && html`<${LogIn} session=${session} done=${begun} />`}
     ${open === "options" && html`<${Options} done=${() => setOpen("")} />`}
   </div>`;
+}
+
+function Prompt({ prompt }) {
+  switch (prompt?.state) {
+    case "trying":
+      return html`<p class="note" role="status">Asking the agent …</p>`;
+    case "waiting":
+      return html`<p class="note" role="alert">Log in at ${link(prompt.url, "the authorization server")}${prompt.code && html` with the code <b class="id">${prompt.code}</b>`}.</p>`;
+    case "done":
+      return html`<p class="note" role="status">Logged in: the agent accepts the credentials.</p>`;
+    case "failed":
+      return html`<p class="bad" role="alert">Not logged in: ${prompt.error}</p>`;
+    default:
+      return null;
+  }
 }
 
 function Options({ done }) {

@@ -6,31 +6,51 @@ import { clock, plain } from "./format.js";
 import { Json } from "./parts.js";
 
 export function Wire({ agent, about, session, onClose }) {
-  if (session.source === "agent") return html`<${RemoteWire} onClose=${onClose} />`;
+  if (session.source === "agent") return html`<${RemoteWire} about=${about} onClose=${onClose} />`;
   return html`<${OwnWire} agent=${agent} about=${about} onClose=${onClose} />`;
 }
 
 // What the inspector has sent to the agent, as the server of the inspector recorded it.
-function RemoteWire({ onClose }) {
+function RemoteWire({ about, onClose }) {
   const [exchanges, setExchanges] = useState([]);
   const [open, setOpen] = useState(0);
   useEffect(() => {
-    const load = () => get("wire").then((found) => setExchanges(found.exchanges.reverse()), () => {});
+    const load = () => get("wire").then((found) => setExchanges((found.exchanges || []).reverse()), () => {});
     load();
     const timer = setInterval(load, 1000);
     return () => clearInterval(timer);
   }, []);
-  const lines = (headers) => Object.entries(headers || {}).map(([name, value]) => `${name}: ${value}`).join("\n");
   return html`<aside class="wire" aria-label="Wire">
     <header><h2>Wire</h2><span class="grow"></span><button class="link" onClick=${onClose}>Close</button></header>
+    ${!exchanges.length && html`<p class="dim">Nothing was sent yet.</p>`}
     ${exchanges.map((each) => html`<article key=${each.number} class="box">
       <button class="fold line" aria-expanded=${open === each.number} onClick=${() => setOpen(open === each.number ? 0 : each.number)}>
-        <b>${each.method}</b> <span class="clip">${plain(each.url)}</span> <span class="dim">${each.status || ""} ${clock(each.at)}</span></button>
-      ${open === each.number && html`<div class="exchange"><h3>Request</h3><pre tabindex="0">${each.method} ${plain(each.url)}${"\n"}${lines(each.sent)}</pre><${Body} text=${each.body || ""} />
-        <h3>Answer ${each.status || ""}</h3><pre tabindex="0">${lines(each.received)}</pre>${each.error && html`<p class="bad">${plain(each.error)}</p>`}<${Body} text=${each.answer || ""} /></div>`}
+        <b>${each.call || each.method}</b> <span class="clip">${plain(each.url)}</span>
+        <span class=${each.error || each.status >= 400 ? "bad" : "dim"}>${each.status || (each.error ? "failed" : "")} ${clock(each.at)}</span></button>
+      ${open === each.number && html`<${RemoteExchange} number=${each.number} about=${about} />`}
     </article>`)}
   </aside>`;
 }
+
+function RemoteExchange({ number, about }) {
+  const [each, setEach] = useState(null);
+  useEffect(() => {
+    const load = () => get(`wire/${number}`).then(setEach, () => {});
+    load();
+    const timer = setInterval(load, 1000); // an answer may grow
+    return () => clearInterval(timer);
+  }, [number]);
+  if (!each) return null;
+  return html`<div class="exchange"><h3>Request</h3><pre tabindex="0">${each.method} ${plain(each.url)}${"\n"}${lines(each.sent)}</pre><${Body} text=${each.body || ""} />
+    <h3>Answer ${each.status || ""}</h3><pre tabindex="0">${lines(each.received)}</pre>
+    ${each.error && html`<p class="bad">${plain(each.error)}</p>`}
+    ${each.undecoded && html`<p class="bad">It could not be decoded: ${plain(each.undecoded)}</p>`}
+    <${Body} text=${each.answer || ""} />
+    ${each.call && html`<${Others} about=${about} method=${each.call} params=${each.params} />`}</div>`;
+}
+
+const HIDDEN = ["x-dragoman-console"];
+const lines = (headers) => Object.entries(headers || {}).filter(([name]) => !HIDDEN.includes(name)).map(([name, value]) => `${name}: ${plain(value)}`).join("\n");
 
 function OwnWire({ agent, about, onClose }) {
   const [, redraw] = useState(0);
@@ -49,26 +69,14 @@ function OwnWire({ agent, about, onClose }) {
     ${!exchanges.length && html`<p class="dim">Nothing was sent yet.</p>`}
     ${exchanges.map((each) => html`<article key=${each.key} class="box">
       <button class="fold line" aria-expanded=${open === each.key} onClick=${() => setOpen(open === each.key ? "" : each.key)}>
-        <b>${each.method}</b> <span class=${`state ${{ done: "completed", failed: "failed", interrupted: "input-required" }[each.state] || "working"}`}>${each.status || ""} ${each.state}</span>
+        <b>${each.method}</b>${each.times > 1 ? ` ×${each.times}` : ""} <span class=${`state ${{ done: "completed", closed: "completed", failed: "failed", interrupted: "input-required" }[each.state] || "working"}`}>${each.status || ""} ${each.state}</span>
         <span class="dim">${clock(each.at / 1000)}</span></button>
       ${open === each.key && html`<${Exchange} each=${each} about=${about} />`}
     </article>`)}
   </aside>`;
 }
 
-const HIDDEN = ["x-dragoman-console"];
-
 function Exchange({ each, about }) {
-  const [others, setOthers] = useState(null);
-  const [error, setError] = useState("");
-  const show = async () => {
-    try {
-      setOthers((await act("requests", { agent: about.key, method: each.method, params: each.params })).requests);
-    } catch (failed) {
-      setError(failed.message);
-    }
-  };
-  const lines = (headers) => Object.entries(headers).filter(([name]) => !HIDDEN.includes(name)).map(([name, value]) => `${name}: ${value}`).join("\n");
   return html`<div class="exchange">
     <h3>Request</h3><pre tabindex="0">POST ${each.url}${"\n"}${lines(each.sent)}</pre><${Body} text=${JSON.stringify(each.body)} />
     <h3>Answer ${each.status || ""}</h3>
@@ -76,6 +84,22 @@ function Exchange({ each, about }) {
     ${each.error && html`<p class="bad">${plain(each.error)}</p>`}
     ${each.undecoded && html`<p class="bad">It could not be decoded: ${plain(each.undecoded)}</p>`}
     ${each.events.map((event, index) => html`<div key=${index}>${event.id && html`<span class="dim id">id: ${event.id}</span>`}<${Body} text=${event.data} /></div>`)}
+    <${Others} about=${about} method=${each.method} params=${each.params} />
+  </div>`;
+}
+
+// The same call in other versions and bindings, made but not sent.
+function Others({ about, method, params }) {
+  const [others, setOthers] = useState(null);
+  const [error, setError] = useState("");
+  const show = async () => {
+    try {
+      setOthers((await act("requests", { agent: about.key, method, params: params || {} })).requests);
+    } catch (failed) {
+      setError(failed.message);
+    }
+  };
+  return html`<div>
     <button class="link" onClick=${show}>The same call in other versions and bindings</button>
     ${error && html`<p class="bad">${error}</p>`}
     ${others && others.map((other) => html`<div key=${other.title}><h3>${other.title} <span class="dim">made, not sent</span></h3>
