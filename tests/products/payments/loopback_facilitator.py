@@ -158,9 +158,10 @@ class LoopbackFacilitator:
 
     async def supported(self, request: web.Request) -> web.Response:
         """Say what it settles."""
+        token = self.chain.token.network
         kinds = [
             {"x402Version": version, "scheme": "exact", "network": network}
-            for version, network in ((1, short_name(TOKEN.network)), (2, TOKEN.network))
+            for version, network in ((1, short_name(token)), (2, token))
         ]
         return web.json_response({"kinds": kinds, "extensions": [], "signers": {}})
 
