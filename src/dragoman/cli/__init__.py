@@ -128,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         mcp_servers,
         registry_parser,
         skill_call,
+        wallet_command,
         webhook_commands,
     )
 
@@ -233,7 +234,8 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     for part in (
-        *(agent_commands, skill_call, webhook_commands, mcp_commands, registry_parser, db_parser),
+        *(agent_commands, skill_call, wallet_command, webhook_commands, mcp_commands),
+        *(registry_parser, db_parser),
         console_command,
         completion,
     ):

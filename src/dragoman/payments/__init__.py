@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dragoman.payments.chain import Chain
     from dragoman.payments.extension import (
+        CardPrice,
         PaymentError,
         PaymentStatus,
         pause_text,
         payment_required,
         payments,
+        prices,
     )
-    from dragoman.payments.facilitator import Facilitator
+    from dragoman.payments.facilitator import Facilitator, NoAnswer
     from dragoman.payments.ledger import LedgerUnavailable, SignedPayment, WalletLimits
     from dragoman.payments.merchant import Merchant, PaidSkill, PaymentRecord
     from dragoman.payments.networks import Asset
@@ -37,11 +39,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Asset",
+    "CardPrice",
     "Chain",
     "Facilitator",
     "LedgerUnavailable",
     "MalformedObject",
     "Merchant",
+    "NoAnswer",
     "Offer",
     "PaidSkill",
     "PaymentError",
@@ -59,14 +63,17 @@ __all__ = [
     "pause_text",
     "payment_required",
     "payments",
+    "prices",
 ]
 
 _PLACES = {
     "Asset": "networks",
+    "CardPrice": "extension",
     "Chain": "chain",
     "Facilitator": "facilitator",
     "LedgerUnavailable": "ledger",
     "Merchant": "merchant",
+    "NoAnswer": "facilitator",
     "PaidSkill": "merchant",
     "PaymentError": "extension",
     "PaymentRecord": "merchant",
@@ -81,6 +88,7 @@ _PLACES = {
     "pause_text": "extension",
     "payment_required": "extension",
     "payments": "extension",
+    "prices": "extension",
 }
 
 

@@ -39,7 +39,7 @@ _REASONS = (
 
 
 class NoAnswer(Exception):
-    """The facilitator gave no answer that can be used: what it did is not known."""
+    """A facilitator or a node gave no answer that can be used: what it did is not known."""
 
 
 class Verdict(Struct, frozen=True):

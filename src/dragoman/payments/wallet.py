@@ -27,6 +27,7 @@ from dragoman.payments.extension import (
     PaymentStatus,
     active,
     metadata,
+    prices,
     receipts,
 )
 from dragoman.payments.facilitator import NoAnswer
@@ -59,6 +60,7 @@ logger = logging.getLogger("dragoman.payments")
 
 LONGEST = 600
 """The longest time in seconds for which an authorization is valid."""
+ADVICE = "name it in `receivers`, or approve it in `on_payment`"
 ASKED_AT_ONCE = 100
 """How many payments the chain is asked about at once, the latest first."""
 
@@ -201,7 +203,7 @@ class Wallet:
         known = given or (await self._ledger.read()).receivers.get(place, "")
         if known == to:
             return
-        if not known and paused.verified and to in _receivers(paused):
+        if not known and paused.verified and to in _named(paused):
             await self._ledger.change(partial(_pin, place, to))
             return
         shown = asset.shown(required.amount)
@@ -214,12 +216,8 @@ class Wallet:
             approved = await asked if inspect.isawaitable(asked) else asked
         if approved is not True:
             why = f"the receiver was {known} before" if known else "the receiver is not known"
-            if given:
-                why = f"`receivers` names {given}"
-            raise PaymentRefused(
-                f"the agent asks for {shown} to {required.pay_to}, and {why}: name it in "
-                "`receivers`, or approve it in `on_payment`"
-            )
+            why = f"only {given} may be paid" if given else f"{why}: {ADVICE}"
+            raise PaymentRefused(f"the agent asks for {shown} to {required.pay_to}, and {why}")
         await self._ledger.change(partial(_pin, place, to))
 
     # -- paying
@@ -306,8 +304,9 @@ class Wallet:
         ):
             if counted != symbol or before + amount > most:
                 raise PaymentRefused(
-                    f"the agent asks for {asset.shown(required.amount)}; {before.normalize():f} "
-                    f"{symbol} are counted already, and the {name} is {most:f} {counted}"
+                    f"the agent asks for {asset.shown(required.amount)}; "
+                    f"{shown_amount((before, symbol))} are counted already, and the {name} is "
+                    f"{shown_amount((most, counted))}"
                 )
 
     # -- what was paid
@@ -430,12 +429,6 @@ def _check_origin(required: Requirement, url: str, asset: Asset) -> None:
         )
 
 
-def _receivers(paused: PausedTask) -> set[str]:
-    """The receivers that the card names in the extension."""
-    found: set[str] = set()
-    for extension in paused.card.capabilities.extensions:
-        prices = (extension.params or {}).get("prices")
-        if extension.uri in URIS.values() and isinstance(prices, dict):
-            named = (one.get("payTo") for one in prices.values() if isinstance(one, dict))
-            found |= {to.lower() for to in named if isinstance(to, str)}
-    return found
+def _named(paused: PausedTask) -> set[str]:
+    """The receivers on the card."""
+    return {price.to.lower() for price in prices(paused.card).values() if price.to}

@@ -18,7 +18,7 @@ from x402.mechanisms.evm.types import ExactEIP3009Authorization
 from x402.mechanisms.evm.verify import verify_eoa_signature
 
 from dragoman.payments import Asset, Facilitator
-from dragoman.payments.networks import short_name
+from dragoman.payments.networks import chain_id, short_name
 
 NETWORK = "eip155:31337"
 CHAIN_ID = 31337
@@ -36,11 +36,17 @@ def padded(address: str) -> str:
 class Chain:
     """Balances, and the nonces that were used."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: Asset = TOKEN) -> None:
+        self.token = token
         self.balances: Counter[str] = Counter({PAYER.lower(): 100_000_000})
         self.used: dict[tuple[str, str], str] = {}
         self.mined: dict[str, dict[str, Any]] = {}
         """The authorization of each transaction; `canceled` in those that use a nonce up."""
+
+    @property
+    def id(self) -> int:
+        """The number of the chain."""
+        return chain_id(self.token.network)
 
     def refusal(self, payload: dict[str, Any], required: dict[str, Any]) -> str:
         """Why a payment cannot be carried out; empty if it can."""
@@ -54,8 +60,8 @@ class Chain:
             valid_before=signed["validBefore"],
             nonce=signed["nonce"],
         )
-        token = (TOKEN.address, TOKEN.name, TOKEN.version)
-        digest = hash_eip3009_authorization(data, CHAIN_ID, *token)
+        token = (self.token.address, self.token.name, self.token.version)
+        digest = hash_eip3009_authorization(data, self.id, *token)
         signature = bytes.fromhex(inner["signature"].removeprefix("0x"))
         if not verify_eoa_signature(digest, signature, signed["from"]):
             return "invalid_exact_evm_payload_signature"
@@ -157,7 +163,7 @@ class LoopbackFacilitator:
         return web.json_response({"jsonrpc": "2.0", "id": 1, "result": call(*body["params"])})
 
     def _eth_chainId(self) -> str:
-        return hex(CHAIN_ID)
+        return hex(self.chain.id)
 
     def _eth_getBlockByNumber(self, which: str, full: bool) -> dict[str, str]:
         return {"number": hex(20_000), "timestamp": hex(int(time.time()) + self.later)}
@@ -175,6 +181,8 @@ class LoopbackFacilitator:
 
     def _eth_call(self, call: dict[str, str], block: str) -> str:
         data = call["data"]
+        if data[:10] == "0x" + keccak(text="balanceOf(address)")[:4].hex():
+            return hex(self.chain.balances["0x" + data[-40:]])
         assert data[:10] == "0x" + keccak(text="authorizationState(address,bytes32)")[:4].hex()
         used = {
             padded(payer)[2:] + nonce[2:]: transaction
@@ -187,9 +195,13 @@ class LoopbackFacilitator:
         used = "0x" + keccak(text="AuthorizationUsed(address,bytes32)").hex()
         topic = "0x" + keccak(text="Transfer(address,address,uint256)").hex()
         topics = [topic, padded(signed["from"]), padded(signed["to"])]
-        first = {"address": TOKEN.address, "data": "0x"}
+        first = {"address": self.chain.token.address, "data": "0x"}
         first["topics"] = [used, padded(signed["from"]), signed["nonce"]]  # type: ignore[assignment]
-        log = {"address": TOKEN.address, "topics": topics, "data": hex(int(signed["value"]))}
+        log = {
+            "address": self.chain.token.address,
+            "topics": topics,
+            "data": hex(int(signed["value"])),
+        }
         return {"status": "0x1", "logs": [first, log]}
 
     async def _body(self, request: web.Request, what: str) -> dict[str, Any]:
@@ -200,9 +212,9 @@ class LoopbackFacilitator:
 
 
 @asynccontextmanager
-async def loopback_facilitator() -> AsyncIterator[LoopbackFacilitator]:
+async def loopback_facilitator(token: Asset = TOKEN) -> AsyncIterator[LoopbackFacilitator]:
     """Run a facilitator."""
-    found = LoopbackFacilitator("", Chain())
+    found = LoopbackFacilitator("", Chain(token))
     app = web.Application()
     routes = {"/verify": found.verify, "/settle": found.settle, "/rpc": found.rpc}
     app.add_routes([web.post(path, answer) for path, answer in routes.items()])
