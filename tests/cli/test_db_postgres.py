@@ -76,7 +76,7 @@ def test_migrate_postgres(here: Path, db: Any) -> None:
     assert db("migrate", "--row-security", *to).out.endswith("row security is on\n")
     assert db("list", *to).status == 0
     policies = "SELECT count(*) FROM pg_policies WHERE schemaname = current_schema()"
-    assert asyncio.run(fetched(where, policies)) == [(9,)]
+    assert asyncio.run(fetched(where, policies)) == [(10,)]
     assert db("migrate", "--no-row-security", *to).out.endswith("row security is off\n")
     assert asyncio.run(fetched(where, policies)) == [(0,)]
     asyncio.run(fetched(where, "UPDATE about SET version = 99"))

@@ -139,7 +139,7 @@ async def test_canceling() -> None:
             "configuration": {"returnImmediately": True},
         }
         task = (await http.post(f"{url}/message:send", json=body)).json()["task"]["id"]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while "WORKING" not in (await http.get(f"{url}/tasks/{task}")).text:
                 await asyncio.sleep(0.01)
         ended = (await http.post(f"{url}/tasks/{task}:cancel")).json()

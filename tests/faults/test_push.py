@@ -234,7 +234,7 @@ async def test_no_stream_waits_for_a_webhook() -> None:
             events: list[Any] = []
             async with (
                 serving(sender.app) as url,
-                asyncio.timeout(5),
+                asyncio.timeout(60),
                 http.stream("POST", f"{url}/message:stream", json=body) as response,
             ):
                 async for line in response.aiter_lines():

@@ -56,7 +56,7 @@ class Lives(WorkerHarness):
         worker = self.worker()
         self.now = run = worker.begin(await self.claim(worker, OVER))
         watching = asyncio.ensure_future(ready)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await asyncio.wait([run.task, watching], return_when=asyncio.FIRST_COMPLETED)
         assert watching.done(), "the run has ended before"
         await watching
@@ -66,14 +66,14 @@ class Lives(WorkerHarness):
 
     async def logged(self, task: str, kind: str, number: int = 1) -> None:
         """Wait until the log has so many private entries of a kind."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await self.private(task)).count(kind) < number:
                 await asyncio.sleep(0.005)
 
     async def recover(self) -> None:
         """Take the claims of the dead, and make ready what is due."""
         await self.reap()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not await self.store.wake(self.agents, 10):
                 await asyncio.sleep(0.01)
 

@@ -20,7 +20,7 @@ from dragoman.server.settings import Settings
 from dragoman.stores.store import WebhookCursor
 from tests.harness.raw_server import Visit, listening
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds after which a waiting test fails."""
 
 

@@ -124,7 +124,7 @@ class WorkerHarness:
             jobs.append(asyncio.create_task(self.maintenance.run()))
         await asyncio.sleep(0)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 yield worker
         finally:
             await worker.drain(0.0)
@@ -136,13 +136,13 @@ class WorkerHarness:
 
     async def until(self, ready: Callable[[], Any]) -> None:
         """Wait until a condition is true."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not ready():
                 await asyncio.sleep(0.002)
 
     async def ended(self, task: str) -> Task:
         """Wait until a task has ended, and return it."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not (await self.head(task)).state.terminal:
                 await asyncio.sleep(0.002)
         return await self.task(task)

@@ -39,13 +39,13 @@ async def connected(
 
 async def answered(reader: asyncio.StreamReader) -> bytes:
     """The head of an answer."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         return await reader.readuntil(b"\r\n\r\n")
 
 
 async def shut(server: Served) -> None:
     """Until nobody gets in any more."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             try:
                 _, writer = await connected(server, None)

@@ -29,6 +29,8 @@ HEAD = b"POST /message:send HTTP/1.1\r\nHost: localhost\r\nContent-Type: applica
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SEND = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
 LARGE = 4_000_000
+LATE = 20.0
+"""Seconds after which something is not due but forgotten; a machine may be slow."""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ async def test_the_event_loop() -> None:
 
 async def empty(server: Served) -> None:
     """Until nobody is connected."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while server.limits.count or server.server_state.connections:
             await asyncio.sleep(0.02)
 
@@ -114,7 +116,7 @@ async def empty(server: Served) -> None:
 async def test_a_head_is_due(server: Served, first: bytes, each: bytes, status: int | None) -> None:
     answer, took = await ending(server, first, each)
     assert (answer and answer.status) == status
-    assert 0.4 < took < 3
+    assert 0.4 < took < LATE
     await empty(server)
 
 
@@ -135,7 +137,7 @@ async def test_a_further_head_is_due_as_well(
         answer = await connection.answer()
         assert (answer and answer.status) == status
         assert await connection.over()
-        assert loop.time() - start < 3
+        assert loop.time() - start < LATE
     await empty(server)
 
 
@@ -167,13 +169,14 @@ async def test_requests_in_a_row_are_not_late(server: Served) -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["endless", "at once"])
-async def test_a_head_has_an_end(server: Served, whole: bool) -> None:
+async def test_a_head_has_an_end(whole: bool) -> None:
+    """It is refused before it is due, which would be in three minutes."""
     large = HEAD + b"X-A: " + b"x" * 70_000 + (b"\r\n\r\n" if whole else b"")
-    answer, took = await ending(server, large)
-    assert answer is not None
-    assert (answer.status, answer.headers["connection"]) == (431, "close")
-    assert took < 0.4
-    await empty(server)
+    async with asyncio.timeout(60), served(quick(request_timeout=180)) as server:
+        answer, _ = await ending(server, large)
+        assert answer is not None
+        assert (answer.status, answer.headers["connection"]) == (431, "close")
+        await empty(server)
 
 
 async def poured(connection: Connection, data: bytes) -> int:
@@ -230,7 +233,7 @@ async def test_a_body_is_due(server: Served, more: bytes, each: bytes) -> None:
     answer, took = await ending(server, HEAD + more, drop)
     assert answer is not None
     assert answer.status == 408
-    assert 0.4 < took < 3
+    assert 0.4 < took < LATE
     await empty(server)
 
 
@@ -240,7 +243,7 @@ async def test_a_body_that_nobody_wants_is_due_as_well(server: Served) -> None:
     answer, took = await ending(server, head, b" ")
     assert answer is not None
     assert answer.status == 404
-    assert took < 3
+    assert took < LATE
     await empty(server)
 
 
@@ -304,7 +307,7 @@ async def test_a_handshake_is_due(tmp_path: Path, part: int | None, each: bytes)
             await connection.send(hello()[:part])
             dripping = loop.create_task(drip(connection, each)) if each else None
             assert await connection.over()
-            assert loop.time() - start < 3
+            assert loop.time() - start < LATE
             if dripping is not None:
                 dripping.cancel()
         await empty(server)
@@ -369,7 +372,7 @@ async def test_a_crowd_keeps_nobody_out(tmp_path: Path, secured: bool) -> None:
             assert server.limits.count >= 300, "they were there all the while"
             await http.aclose()
             await empty(server)  # although they are still open at the other end
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while open_files() > before:
                 await asyncio.sleep(0.02)
 
@@ -434,7 +437,7 @@ async def held(server: Served, count: int) -> AsyncIterator[None]:
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(count):
             await stack.enter_async_context(connect(server.url.replace("https", "http")))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while server.limits.count < count:
                 await asyncio.sleep(0.01)
         yield

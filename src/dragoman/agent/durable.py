@@ -46,6 +46,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Between two attempts at one step, in seconds; each pause is twice the last."""
 FIRST_LOOK, LAST_LOOK = 2.0, 300.0
 """The shortest and the longest pause between two polls of a remote task, in seconds."""
+BESIDE = 16
+"""How many results of one name a turn stores beside its log. Later ones are in the log, whose size
+is limited."""
 FORM = 1
 """How new turns are logged, see `Private.form`."""
 
@@ -276,12 +279,17 @@ class Journal:
         except Unusable as error:
             raise CodeChanged(f"the log has another result: {error}") from error
 
-    async def keep(self, name: str, call: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def keep(
+        self, name: str, call: Callable[[], Awaitable[bytes]], *, beside: bool = False
+    ) -> bytes:
         """The JSON that a call of the turn itself returns, which is made once. What it raises is
-        not logged."""
+        not logged. It is never null with `beside`: until the turn ends, it is stored beside the
+        log, see `Private.beside`."""
         key = self._key("step", name)
         if (known := self._done.get(key)) is not None:
             self._reopen(known)
+            if known.beside and bytes(known.value) == b"null":
+                raise CodeChanged(f"the result of {_shown(key)}, which was beside the log, is gone")
             return bytes(known.value)
         self._live(key)
         self.run.begin()
@@ -292,7 +300,9 @@ class Journal:
                 value = await call()
             finally:
                 leave(token)
-            return bytes((await self._settle("step", key, value, scope)).value)
+            beside = beside and key[2] < BESIDE
+            await self._settle("step", key, value, scope, beside=beside)
+            return value
 
     async def work(self, call: Callable[[int], Awaitable[bytes]]) -> bytes:
         """The JSON that a call returns. It is made again if it was cut off; it gets the number of
@@ -521,7 +531,13 @@ class Journal:
         return asyncio.current_task() is self._task and running() is None
 
     def _record(
-        self, kind: str, key: Key, value: bytes = b"null", scope: StepScope | None = None
+        self,
+        kind: str,
+        key: Key,
+        value: bytes = b"null",
+        scope: StepScope | None = None,
+        *,
+        beside: bool = False,
     ) -> Private:
         self._total += 1
         opened = scope.opened if scope is not None else {}
@@ -537,14 +553,21 @@ class Journal:
             ordered=kind in _FINISHED and self._ordered(),
             form=self.form,
             streams=tuple((how, name, id) for (how, name), id in opened.items()),
+            beside=beside,
         )
         self.run.record(entry)
         return entry
 
     async def _settle(
-        self, kind: str, key: Key, value: bytes = b"null", scope: StepScope | None = None
+        self,
+        kind: str,
+        key: Key,
+        value: bytes = b"null",
+        scope: StepScope | None = None,
+        *,
+        beside: bool = False,
     ) -> Private:
-        entry = self._record(kind, key, value, scope)
+        entry = self._record(kind, key, value, scope, beside=beside)
         await self.run.settled()
         return entry
 

@@ -332,7 +332,9 @@ class Turn(CallingTurn):
         if self._journal is None:
             found = await self._run.context_value()
         else:
-            data = await self._journal.keep("dragoman.context_saved", self._context_entry)
+            # Each turn of a conversation reads it: in the logs, it would be there again and again.
+            name = "dragoman.context_saved"
+            data = await self._journal.keep(name, self._context_entry, beside=True)
             read = msgspec.json.decode(data, type=_Read)
             found = ContextValue(bytes(read.value), read.version)
         self._context_version = found.version if found else 0

@@ -126,8 +126,10 @@ def _parser() -> argparse.ArgumentParser:
         db_parser,
         mcp_commands,
         mcp_servers,
+        payments_commands,
         registry_parser,
         skill_call,
+        wallet_command,
         webhook_commands,
     )
 
@@ -233,8 +235,10 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     for part in (
-        *(agent_commands, skill_call, webhook_commands, mcp_commands, registry_parser, db_parser),
+        *(agent_commands, skill_call, wallet_command, webhook_commands, mcp_commands),
+        *(registry_parser, db_parser),
         console_command,
+        payments_commands,
         completion,
     ):
         part.add(commands)

@@ -12,12 +12,20 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli import Parser, UsageError, card_signatures, connect_options, examples
+from dragoman.cli import (
+    Parser,
+    UsageError,
+    card_signatures,
+    connect_options,
+    examples,
+    payment_options,
+)
 from dragoman.cli.colors import BOLD, DIM, paint
 from dragoman.cli.db_parser import STATES
 from dragoman.cli.terminal_format import json_text, moment, plain, table, word
 from dragoman.dialects import v1_0
 from dragoman.model.approvals import ApprovalRequest
+from dragoman.model.pauses import PAUSE_EXTENSIONS
 from dragoman.model.types import AgentCard, Part, TaskState
 
 if TYPE_CHECKING:
@@ -49,7 +57,7 @@ EXAMPLES = {
     "send": (
         "send http://localhost:8000 Book a flight to Rome",
         "send http://localhost:8000 'Summarize this' @report.pdf --stream",
-        "send https://agent.example hello --bearer @token.txt --json",
+        "send https://agent.example 'Check my repository' --pay-max 0.50",
     ),
     "chat": (
         "chat http://localhost:8000",
@@ -72,6 +80,10 @@ EXAMPLES = {
     "decline": (
         "task decline http://localhost:8000 TASK",
         "task decline https://agent.example TASK --bearer @token.txt",
+    ),
+    "pay": (
+        "task pay http://localhost:8000 TASK --pay-max 0.50",
+        "task pay https://agent.example TASK --pay-max '0.50 USDC' --bearer @token.txt",
     ),
     "list": (
         "task list http://localhost:8000 --state working",
@@ -133,6 +145,8 @@ def add(commands: Any) -> None:
         "--json", action="store_true", help="print JSON; with --stream, one line for each event"
     )
 
+    payment_options.add(send)
+
     chat = commands.add_parser(
         "chat",
         help="chat with an agent",
@@ -158,6 +172,7 @@ def add(commands: Any) -> None:
         metavar="FOLDER",
         help="save received files in this folder (default: files are not saved)",
     )
+    payment_options.add(chat)
     chat.set_defaults(run=_chat, follows=True)
 
     task = commands.add_parser(
@@ -173,10 +188,13 @@ def add(commands: Any) -> None:
         ("cancel", "ask the agent to cancel a task", cancel),
         ("approve", "approve what a task asks for", approve),
         ("decline", "decline what a task asks for", decline),
+        ("pay", "pay what a task asks for", pay),
     ):
         one = _command(inner, name, what, run)
         one.add_argument("task", metavar="TASK", help="the id of the task")
         one.set_defaults(follows=name == "watch")
+        if name == "pay":
+            payment_options.add(one)
         one.add_argument(
             "-o",
             "--output",
@@ -274,11 +292,24 @@ async def show_card(agent: Client, arguments: argparse.Namespace) -> int:
         print(f"  wants: {plain(way)}")
     for extension in capabilities.extensions:
         print(f"  extension {plain(extension.uri)}{' (required)' if extension.required else ''}")
+    costs = _prices(card)
     for skill in card.skills:
         print(f"  skill {paint(plain(skill.id), BOLD, out)}: {plain(skill.description)}")
         for example in skill.examples:
             print(paint(f"    example: {plain(example)}", DIM, out))
+        if skill.id in costs:
+            print(f"    costs {plain(costs[skill.id])}")
     return 0
+
+
+def _prices(card: AgentCard) -> dict[str, str]:
+    """What skills cost by the card, in words."""
+    if not any(extension.uri in PAUSE_EXTENSIONS for extension in card.capabilities.extensions):
+        return {}
+    from dragoman.payments import prices
+
+    found = prices(card).items()
+    return {skill: f"{one.amount} on {one.network} to {one.to}" for skill, one in found}
 
 
 def _required_schemes(card: AgentCard) -> str:
@@ -374,6 +405,21 @@ async def _answer(agent: Client, arguments: argparse.Namespace, *, approved: boo
     screen = Screen(as_json=arguments.json, folder=arguments.output)
     with _interruptible(agent, screen, arguments), connect_options.waiting(WAITING):
         result = await (remote.approve(grant) if approved else remote.decline(grant))
+    return screen.result(result)
+
+
+async def pay(agent: Client, arguments: argparse.Namespace) -> int:
+    """Pay what a task asks for."""
+    from dragoman.cli.terminal_output import Screen
+    from dragoman.client import Result
+
+    remote = agent.task(arguments.task)
+    pause = Result(await remote.get()).pause
+    if pause is None or pause.kind != "payment":
+        raise UsageError("the task does not ask for a payment")
+    screen = Screen(as_json=arguments.json, folder=arguments.output)
+    with _interruptible(agent, screen, arguments), connect_options.waiting(WAITING):
+        result = await remote.answer_pause()
     return screen.result(result)
 
 

@@ -32,6 +32,8 @@ PARAMETERS = {
 """The query parameters whose values are shown: those of A2A."""
 _HEAD = re.compile(r"(?:[A-Z]+ \S+ HTTP/1\.\d|HTTP/1\.\d \d{3}|gRPC )")
 _QUERY = re.compile(r"([?&]([^=&\s]+)=)([^&\s]+)")
+_SIGNATURE = re.compile(r"0x[0-9a-fA-F]{128,}")
+"""A signature in hexadecimal, such as that of a payment."""
 MOST = 1000
 """The maximum number of remembered secrets; the oldest are dropped."""
 
@@ -95,6 +97,7 @@ class ByteTrace:
         self._hidden[secret] = None
 
     def _without(self, line: str) -> str:
+        line = _SIGNATURE.sub(MASK, line)
         for secret in sorted(self._hidden, key=len, reverse=True):
             if secret in line:
                 line = line.replace(secret, MASK)

@@ -20,8 +20,8 @@ from dragoman.cli import UsageError, connect_options
 from dragoman.cli.agent_commands import CHAT, operation_text
 from dragoman.cli.colors import BOLD, CYAN, DIM, RED, YELLOW, paint
 from dragoman.cli.terminal_format import plain, word
-from dragoman.cli.terminal_output import PAY, Screen, error_text, exit_status, unpaid
-from dragoman.client import File, Unreachable
+from dragoman.cli.terminal_output import PAY, UNPAID, Screen, error_text, exit_status, unpaid
+from dragoman.client import AnswerRefused, File, Unreachable
 from dragoman.client.sync import Client, Stream
 from dragoman.model.approvals import ApprovalRequest, answer
 from dragoman.model.errors import A2AError, TaskNotFound, UnsupportedOperation
@@ -143,6 +143,10 @@ class Chat:
         except KeyboardInterrupt:
             self._screen.end_line()
             self._stop(stream)
+        except AnswerRefused as error:
+            self._screen.end_line()
+            self._note(f"nothing was paid: {error_text(error)}", RED)
+            self._status, self._waiting = UNPAID, ""  # no line of the user is the payment
         except (A2AError, Unreachable, TimeoutError, OSError) as error:
             self._screen.end_line()
             self._note(error_text(error) or "no answer in time", RED)

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli import UsageError
+from dragoman.cli import UsageError, payment_options
 from dragoman.cli.colors import RED, paint
 from dragoman.cli.terminal_format import Meter, plain, seconds
 from dragoman.model.errors import A2AError
@@ -193,6 +193,7 @@ def client(
         raise UsageError(f"--binding {arguments.binding}: must be one of {', '.join(BINDINGS)}")
     transport = transport or sockets(arguments)
     _show_client_log()
+    more.setdefault("answer", payment_options.answerer(arguments))
     return Client.connect(
         arguments.url,
         transport=transport,
@@ -339,7 +340,8 @@ def waiting(what: str) -> Iterator[None]:
             for seconds in count(1):
                 if over.wait(1):
                     return
-                meter.show(f"{what}: {seconds} s")
+                if not payment_options.asking:
+                    meter.show(f"{what}: {seconds} s")
 
     ticking = threading.Thread(target=tick, daemon=True)
     ticking.start()

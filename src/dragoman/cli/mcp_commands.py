@@ -13,7 +13,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from dragoman.cli import Options, UsageError, _add_settings, connect_options, examples
+from dragoman.cli import (
+    Options,
+    UsageError,
+    _add_settings,
+    connect_options,
+    examples,
+    payment_options,
+)
 from dragoman.cli.terminal_format import seconds
 
 if TYPE_CHECKING:
@@ -47,6 +54,7 @@ def add(commands: Any) -> None:
         ),
     )
     connect_options.add(parser, several=True, without=("timeout", "trace"))
+    payment_options.add(parser)
     parser.add_argument(
         "--http",
         type=int,

@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli import Parser, UsageError, connect_options, examples
+from dragoman.cli import Parser, UsageError, connect_options, examples, payment_options
 from dragoman.cli.agent_commands import WAITING, _interruptible
 from dragoman.cli.terminal_format import plain
 from dragoman.model.errors import A2AError, InvalidParams
@@ -44,6 +44,7 @@ def add(commands: Any) -> None:
         **examples(*EXAMPLES, more=MORE),
     )
     connect_options.add(parser)
+    payment_options.add(parser)
     _add_output(parser)
     parser.add_argument("skill", metavar="SKILL", help="the id of the skill")
     parser.add_argument(

@@ -80,7 +80,8 @@ class Console:
         self.access = Access(open=open, token=self.token)
         self._source, self._store = source, store
         self._client_id, self._at_server = client_id, OperatorLogin()
-        self._bound: Any = None
+        self._app: Any = None
+        self._closed = True
         self.source: Source
         self.reader: StoreReader
         self.history: History
@@ -106,20 +107,21 @@ class Console:
         return True
 
     def _bind(self, app: Any) -> None:
-        if self._bound is not app:
-            self._bound = app
-            self.source = self._source or ServedAgents(app)
-            self.reader = StoreReader(
-                self._store or (lambda: app.admin(write=True)), prepare=self._store is None
-            )
-            self._counted: tuple[float, Any, Any] = (0.0, None, None)
-            self.history = History(self.reader)
-            self.delegations = Delegations(self.reader)
+        if self._app is app and not self._closed:
+            return
+        self._app, self._closed = app, False
+        self.source = self._source or ServedAgents(app)
+        self.reader = StoreReader(
+            self._store or (lambda: app.admin(write=True)), prepare=self._store is None
+        )
+        self._counted: tuple[float, Any, Any] = (0.0, None, None)
+        self.history = History(self.reader)
+        self.delegations = Delegations(self.reader)
 
     async def close(self) -> None:
-        """Close the store that it reads."""
-        if self._bound is not None:
-            self._bound = None
+        """Close the store that it reads, and end its streams. The next request opens it again."""
+        if not self._closed:
+            self._closed = True
             await self.reader.close()
             await self.source.close()
 
@@ -303,7 +305,7 @@ class Console:
         """Deliver the parked webhooks of a task again, or one of them. Returns how many."""
         if self.source.kind == "app":
             try:
-                number: int = await self._bound.redrive(operator.acting, task, webhook)
+                number: int = await self._app.redrive(operator.acting, task, webhook)
             except PermissionError:
                 raise Forbidden("the operator may not act on this task") from None
             return number
@@ -324,12 +326,12 @@ class Console:
     @property
     def poll(self) -> float:
         """Seconds between two reads of the table."""
-        return min(1.0, float(self._bound.settings.poll))
+        return min(1.0, float(self._app.settings.poll))
 
     @property
     def closing(self) -> bool:
         """Whether the server stops, so that streams must end."""
-        return self._bound is None or bool(self._bound.closing.now)
+        return self._closed or bool(self._app.closing.now)
 
     async def pause(self, seconds: float) -> None:
         """Wait between two reads."""
@@ -339,7 +341,7 @@ class Console:
         """Write what an operator does to the audit log, whatever the settings say."""
         if row is not None:
             about |= {"agent": row.agent, "task": row.id, "owner": row.identity}
-        self._bound.audit(operator.acting, event, **about)
+        self._app.audit(operator.acting, event, **about)
 
 
 def _static(name: str) -> Response:

@@ -75,6 +75,9 @@ class Private(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="privat
     that an older version began."""
     streams: tuple[tuple[str, str, str], ...] = ()
     """The artifacts that the step began to stream: by what the handler knows each, and its id."""
+    beside: bool = False
+    """Only a replay needs the value: it is stored beside the log, and deleted when the turn ends.
+    From then on, `value` is null."""
 
 
 Event: TypeAlias = (

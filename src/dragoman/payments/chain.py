@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.payments.facilitator import NoAnswer
-from dragoman.payments.networks import chain_id
+from dragoman.payments.networks import Asset, chain_id
 from dragoman.payments.objects import Authorization, Receipt, Requirement
 from dragoman.security.address_policy import EgressRefused
 from dragoman.security.egress import Egress, EgressUnreachable
@@ -19,6 +19,8 @@ TRANSFER = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef"
 """The topic of `Transfer(address,address,uint256)`."""
 STATE = "0xe94a0102"
 """The selector of `authorizationState(address,bytes32)`."""
+BALANCE = "0x70a08231"
+"""The selector of `balanceOf(address)`."""
 BLOCKS = 9_000
 """How many blocks to look back: nodes limit it."""
 MARGIN = 60
@@ -38,9 +40,7 @@ class Chain:
         """Return the receipt of a payment: a success if its amount was transferred to its receiver,
         a failure if its time is over and nothing was transferred; None if neither is known. A nonce
         that was used is not enough: a payer can use it up without a transfer. Raises NoAnswer."""
-        async with Egress(
-            allow=self._allow, timeout=self._timeout, max_response=1024 * 1024
-        ) as egress:
+        async with self._egress() as egress:
             if _number(await self._ask(egress, "eth_chainId")) != chain_id(required.network):
                 raise NoAnswer("the node is of another network")
             latest = await self._ask(egress, "eth_getBlockByNumber", "latest", False)
@@ -79,6 +79,20 @@ class Chain:
                 error="expired",
             )
 
+    async def network(self) -> str:
+        """Return the CAIP-2 name of the network that the node is of. Raises NoAnswer."""
+        async with self._egress() as egress:
+            return f"eip155:{_number(await self._ask(egress, 'eth_chainId'))}"
+
+    async def balance(self, asset: Asset, address: str) -> int:
+        """Return how much an address has, in the smallest unit. Raises NoAnswer."""
+        async with self._egress() as egress:
+            call = {"to": asset.address, "data": BALANCE + _padded(address)[2:]}
+            return _number(await self._ask(egress, "eth_call", call, "latest"))
+
+    def _egress(self) -> Egress:
+        return Egress(allow=self._allow, timeout=self._timeout, max_response=1024 * 1024)
+
     async def _used(
         self, egress: Egress, required: Requirement, authorization: Authorization
     ) -> bool:
@@ -94,7 +108,7 @@ class Chain:
                 self._rpc, body, headers={"content-type": "application/json"}
             )
             found = msgspec.json.decode(response.body)
-        except (EgressRefused, EgressUnreachable, msgspec.DecodeError) as error:
+        except (EgressRefused, EgressUnreachable, ValueError, RecursionError) as error:
             raise NoAnswer(f"the node gave no answer: {type(error).__name__}") from None
         if not isinstance(found, dict) or found.get("error") or "result" not in found:
             raise NoAnswer(f"the node refused {method}")

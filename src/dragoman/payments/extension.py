@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from dragoman import Message, Task
+from msgspec import Struct
+
+from dragoman import AgentCard, Message, Task
 from dragoman.client import Result
-from dragoman.payments.networks import KNOWN, short_name
+from dragoman.payments.networks import amount_in_words, short_name
 from dragoman.payments.objects import (
     MalformedObject,
     Offer,
@@ -98,12 +100,31 @@ def pause_text(said: Mapping[str, Any]) -> str:
 
 def in_words(required: Requirement) -> str:
     """A way to pay, for people."""
-    amount = f"{required.amount} units of {required.asset}"
-    for asset in KNOWN:
-        known = (asset.network, asset.address.lower())
-        if known == (required.network, required.asset.lower()):
-            amount = asset.shown(required.amount)
+    amount = amount_in_words(required.amount, required.asset, required.network)
     return f"{amount} on {short_name(required.network)} to {required.pay_to}"
+
+
+class CardPrice(Struct, frozen=True):
+    """What a skill costs by the card of its agent. It is information: the offer counts."""
+
+    amount: str
+    """The amount and the asset, such as `0.1 USDC`."""
+    network: str
+    to: str
+
+
+def prices(card: AgentCard) -> Mapping[str, CardPrice]:
+    """Return the fixed prices on a card, by the ids of the skills."""
+    found: dict[str, CardPrice] = {}
+    for extension in card.capabilities.extensions:
+        listed = (extension.params or {}).get("prices")
+        if extension.uri not in URIS.values() or not isinstance(listed, dict):
+            continue
+        for skill, price in listed.items():
+            said = price if isinstance(price, dict) else {}
+            values = [said.get(name) for name in ("amount", "network", "payTo")]
+            found[skill] = CardPrice(*(v if isinstance(v, str) else "" for v in values))
+    return found
 
 
 def payments(result: Result) -> Sequence[Receipt]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from dragoman.payments.extension import (
     PaymentStatus,
     active,
     metadata,
+    prices,
     receipts,
 )
 from dragoman.payments.facilitator import NoAnswer
@@ -59,6 +60,8 @@ logger = logging.getLogger("dragoman.payments")
 
 LONGEST = 600
 """The longest time in seconds for which an authorization is valid."""
+PORTS = {"http": 80, "https": 443}
+ADVICE = "name it in `receivers`, or approve it in `on_payment`"
 ASKED_AT_ONCE = 100
 """How many payments the chain is asked about at once, the latest first."""
 
@@ -201,7 +204,7 @@ class Wallet:
         known = given or (await self._ledger.read()).receivers.get(place, "")
         if known == to:
             return
-        if not known and paused.verified and to in _receivers(paused):
+        if not known and paused.verified and to in _named(paused):
             await self._ledger.change(partial(_pin, place, to))
             return
         shown = asset.shown(required.amount)
@@ -214,12 +217,8 @@ class Wallet:
             approved = await asked if inspect.isawaitable(asked) else asked
         if approved is not True:
             why = f"the receiver was {known} before" if known else "the receiver is not known"
-            if given:
-                why = f"`receivers` names {given}"
-            raise PaymentRefused(
-                f"the agent asks for {shown} to {required.pay_to}, and {why}: name it in "
-                "`receivers`, or approve it in `on_payment`"
-            )
+            why = f"only {given} may be paid" if given else f"{why}: {ADVICE}"
+            raise PaymentRefused(f"the agent asks for {shown} to {required.pay_to}, and {why}")
         await self._ledger.change(partial(_pin, place, to))
 
     # -- paying
@@ -306,8 +305,9 @@ class Wallet:
         ):
             if counted != symbol or before + amount > most:
                 raise PaymentRefused(
-                    f"the agent asks for {asset.shown(required.amount)}; {before.normalize():f} "
-                    f"{symbol} are counted already, and the {name} is {most:f} {counted}"
+                    f"the agent asks for {asset.shown(required.amount)}; "
+                    f"{shown_amount((before, symbol))} are counted already, and the {name} is "
+                    f"{shown_amount((most, counted))}"
                 )
 
     # -- what was paid
@@ -416,26 +416,32 @@ def _limit(name: str, value: str) -> tuple[Decimal, str]:
 
 
 def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}".lower()
+    """The origin of a URL, without a login; empty if it has none."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError:
+        return ""
+    host = (parts.hostname or "").lower()
+    usual = port == PORTS.get(parts.scheme, 0)
+    return f"{parts.scheme}://{host}" + ("" if usual else f":{port}") if host else ""
 
 
 def _check_origin(required: Requirement, url: str, asset: Asset) -> None:
     """Raise PaymentRefused if an offer names a resource at another origin."""
     resource = required.resource
-    if "://" in resource and _origin(resource) != _origin(url):
+    try:
+        whole = urljoin(url, resource)
+        elsewhere = bool(urlsplit(whole).netloc) and _origin(whole) != _origin(url)
+    except ValueError:
+        elsewhere = True
+    if elsewhere:
         raise PaymentRefused(
             f"the agent asks for {asset.shown(required.amount)} for something at another origin: "
-            f"{_origin(resource)[:200]}"
+            f"{resource[:200]}"
         )
 
 
-def _receivers(paused: PausedTask) -> set[str]:
-    """The receivers that the card names in the extension."""
-    found: set[str] = set()
-    for extension in paused.card.capabilities.extensions:
-        prices = (extension.params or {}).get("prices")
-        if extension.uri in URIS.values() and isinstance(prices, dict):
-            named = (one.get("payTo") for one in prices.values() if isinstance(one, dict))
-            found |= {to.lower() for to in named if isinstance(to, str)}
-    return found
+def _named(paused: PausedTask) -> set[str]:
+    """The receivers on the card."""
+    return {price.to.lower() for price in prices(paused.card).values() if price.to}

@@ -59,6 +59,7 @@ def accepted_at(body: bytes) -> str:
         return ""
 
 
+NOTHING = Raw(b"null")
 HIDDEN = Private(kind="hidden")
 """Stands for a private entry whose content was not requested."""
 
@@ -68,7 +69,9 @@ def body(entry: Entry) -> tuple[int, bytes]:
     streamed."""
     event = entry.event
     kind = KINDS[type(event)]
-    if kind in (RECEIVED, CANCEL, PRIVATE):
+    if kind == PRIVATE:
+        return kind, encode(stripped(event))  # type: ignore[arg-type]
+    if kind in (RECEIVED, CANCEL):
         return kind, encode(event)
     return kind, v1_0.streamed(entry)
 
@@ -94,6 +97,18 @@ def private_value(entry: Entry) -> Raw | bytes:
     """Return the value of a private entry; empty for other entries."""
     event = entry.event
     return event.value if type(event) is Private else b""
+
+
+def stripped(event: Private) -> Private:
+    """Return a private entry without the value that is stored beside the log."""
+    return replace(event, value=NOTHING) if event.beside else event
+
+
+def with_value(entry: Entry, value: bytes | None) -> Entry:
+    """Return a private entry with the value that is stored beside the log, if there is one."""
+    if value is not None:
+        entry.event = replace(entry.event, value=Raw(value))
+    return entry
 
 
 def private(number: int, turn: int, kind: int, body: bytes) -> Entry:

@@ -59,7 +59,7 @@ def decrypt_private(entries: Sequence[Entry], task: str, encryption: Encryption)
     """Return the entries with decrypted values. Raises UnknownEntry if a key is missing."""
     for entry in entries:
         event = entry.event
-        if type(event) is Private and event.sealed:
+        if type(event) is Private and event.sealed and bytes(event.value) != b"null":
             text = msgspec.json.decode(event.value, type=str)
             try:
                 value = encryption.decrypt(text, _about(task, event)).encode()

@@ -101,6 +101,13 @@ class ExportedWebhook(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reason: str
 
 
+class ReplayValue(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is stored beside the log for an entry, see `Private.beside`."""
+
+    number: Count
+    value: Raw
+
+
 class ExportedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A task: the head of its log, the log, and everything that belongs to it."""
 
@@ -132,6 +139,7 @@ class ExportedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     deadline: float = 0.0
     waits: Count = 0
     began: Count = 0
+    replay_values: tuple[ReplayValue, ...] = ()
 
     @property
     def ready(self) -> bool:
@@ -240,6 +248,7 @@ def exported_task(
     entries: Sequence[Item],
     receipts: Sequence[Stub],
     webhooks: Sequence[ExportedWebhook],
+    values: Sequence[tuple[int, bytes]],
 ) -> ExportedTask:
     """Return the task of a row, and everything that belongs to it. Raises BadExport if its log has
     a gap."""
@@ -272,6 +281,7 @@ def exported_task(
         deadline=row.deadline,
         waits=row.waits,
         began=row.began,
+        replay_values=tuple(ReplayValue(number, Raw(value)) for number, value in values),
     )
 
 
@@ -392,6 +402,10 @@ def _check(given: ExportedTask) -> None:
     for wrong, what in refusals:
         if wrong:
             raise BadExport(what if " " in what else f"{what} does not agree with its log")
+    beside = {n for n, event in enumerate(events, 1) if isinstance(event, Private) and event.beside}
+    values = [value.number for value in given.replay_values]
+    if not beside.issuperset(values) or _repeated(values) or (ended and values):
+        raise BadExport("replay_values do not agree with its log")
     try:
         webhooks = [webhook(one).config.id for one in given.webhooks]
     except msgspec.DecodeError as error:
@@ -400,7 +414,7 @@ def _check(given: ExportedTask) -> None:
         raise BadExport("webhooks do not agree with its log")
 
 
-def _repeated(names: Sequence[str]) -> bool:
+def _repeated(names: Sequence[str | int]) -> bool:
     return len(set(names)) < len(names)
 
 

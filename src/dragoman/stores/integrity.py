@@ -62,6 +62,11 @@ HANGING = (
         "message {1} of a conversation has no task (its key is {0})",
     ),
     (
+        "SELECT task, number FROM replay_value "
+        "WHERE NOT EXISTS (SELECT 1 FROM task WHERE key = replay_value.task)",
+        "the value beside entry {1} has no task (its key is {0})",
+    ),
+    (
         "SELECT task.id, message.number FROM message JOIN task ON task.key = message.task "
         "WHERE message.number NOT BETWEEN 1 AND task.last",
         "task {0}: message {1} of its conversation is not in its log",
@@ -98,6 +103,8 @@ class Beside(NamedTuple):
     stubs: Sequence[Stub] = ()
     messages: Sequence[tuple[int, str]] = ()
     """The messages of its conversation: their numbers and times."""
+    replays: Sequence[int] = ()
+    """The entries whose values are beside the log."""
 
 
 def log(
@@ -150,6 +157,7 @@ def _log(
         yield "its head is not consistent on whether the task has ended"
     yield from _stubs(beside.stubs, found)
     yield from _messages(beside.messages, found)
+    yield from _replays(row, found, beside.replays)
     if beside.snapshot is not None:
         yield from _snapshot(row, found, *beside.snapshot)
 
@@ -260,6 +268,19 @@ def _messages(messages: Sequence[tuple[int, str]], found: Sequence[Entry]) -> It
             yield f"message {number} of its conversation is not a message of its log"
         elif event is not None and event.at != at:
             yield f"message {number} of its conversation has another time in its log"
+
+
+def _replays(row: SqlHead, found: Sequence[Entry], numbers: Sequence[int]) -> Iterator[str]:
+    """Check that what a replay of the present turn needs is there, and nothing else."""
+    own = {e.number for e in found if isinstance(e.event, Private) and e.event.beside}
+    for number in sorted(set(numbers) - own):
+        yield f"a value is beside its log for entry {number}, which has none"
+    if row.ended and numbers:
+        yield "it has ended, but values are still beside its log"
+    elif row.began or row.reading:
+        needed = {e.number for e in found if e.number in own and e.turn >= (row.began or row.turn)}
+        for number in sorted(needed - set(numbers)):
+            yield f"the value of entry {number}, which is beside its log, is missing"
 
 
 def _stubs(stubs: Sequence[Stub], found: Sequence[Entry]) -> Iterator[str]:

@@ -49,7 +49,7 @@ class TaskHead:
         *("scope", "id", "context", "skill", "born", "replied", "changed", "entries", "state"),
         *("last", "version", "epoch", "turn", "settled", "attempt", "holder", "lease"),
         *("cancel_at", "canceled", "inbox", "hooked", "due", "deadline", "waits", "began"),
-        *("private", "_head"),
+        *("private", "replays", "finished", "_head"),
     )
     scope: Scope
     id: str
@@ -76,6 +76,10 @@ class TaskHead:
     """The message that started the suspended handler."""
     private: int
     """The number of private entries."""
+    replays: list[Entry]
+    """Private entries whose values are to be stored beside the log, see `Private.beside`."""
+    finished: bool
+    """A turn with private entries has ended: what is beside the log is to be deleted."""
     _head: Head | None
 
     def __init__(self, scope: Scope, draft: Draft) -> None:
@@ -89,7 +93,7 @@ class TaskHead:
 
     def _clear(self) -> None:
         """Set everything that has a default."""
-        self.replied = self.hooked = False
+        self.replied = self.hooked = self.finished = False
         self.last = self.version = self.epoch = self.turn = self.settled = self.attempt = 0
         self.waits = self.began = self.private = 0
         self.lease = self.cancel_at = self.due = self.deadline = 0.0
@@ -98,6 +102,7 @@ class TaskHead:
         self.canceled = self._head = None
         self.inbox = ()
         self.entries = []
+        self.replays = []
 
     @property
     def ended(self) -> bool:
@@ -142,6 +147,8 @@ class TaskHead:
                 self.replied = True
             elif kind is Private:
                 self.private += 1
+                if event.beside:  # type: ignore[union-attr]
+                    self.replays.append(entry)
                 if event.kind == STEP:  # type: ignore[union-attr]
                     self.attempt = min(self.attempt, 1)  # the entry shows progress
             elif kind is not Received:
@@ -335,6 +342,7 @@ class TaskHead:
         self.inbox = ()
         if self.began or self.due:
             self._rest()
+        self.finished = self.private > 0
         self._release(read=False)
 
     def _rest(self) -> None:
@@ -352,6 +360,7 @@ class TaskHead:
             self.attempt = 0
             if self.began or self.due:
                 self._rest()
+            self.finished = self.private > 0
         if self.canceled is not None and not self.state.terminal:
             status = replace(self.canceled.status, timestamp=clock.now())
             self.write(Entry(0, replace(self.canceled, status=status)))

@@ -77,7 +77,7 @@ def first(text: str = "hello", id: str = "t-1", **more: Any) -> dict[str, Any]:
 async def only(server: RunningApp, **headers: str) -> dict[str, Any]:
     """The one task that there is, as 1.0 tells it."""
     client = server.client(JsonRpc, **headers)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not (tasks := await client.tasks()):
             await asyncio.sleep(0.01)
     (task,) = tasks
@@ -208,7 +208,7 @@ async def test_streams_in_every_form_see_the_same(hall: RunningApp) -> None:
         for kind in FORMS
     }
     again = asyncio.create_task(oldest.stream("SubscribeToTask", id="t"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(hall.app.streams.open) < len(FORMS) + 2:
             await asyncio.sleep(0.01)
     hall.gate.set()
@@ -322,7 +322,7 @@ async def test_signs_of_life_are_no_events(
         ):
             response = await server.http.send(request, stream=True)
             body = b""
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 async for piece in response.aiter_raw():
                     body += piece
                     if alive in body:

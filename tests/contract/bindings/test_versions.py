@@ -238,7 +238,7 @@ async def test_what_waits_in_0_3(hall: RunningApp) -> None:
         hall.client(Grpc03).call("SendMessage", message=user("gate"), configuration={}),
     ]
     tasks = [asyncio.create_task(each_) for each_ in waiting]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while len(await hall.client(JsonRpc).tasks()) < 5 + len(waiting):
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
@@ -328,7 +328,7 @@ async def test_concurrent_first_sends_are_one_task(store: str, tmp_path: Path) -
             for text in ("gate 1", "gate 2", "gate 3", "gate 4")
         ]
         await only(server)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while True:
                 found = await client.call("GetTask", id="t")
                 texts = [m["parts"][0]["text"] for m in found["history"]]

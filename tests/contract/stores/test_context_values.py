@@ -154,7 +154,7 @@ async def test_a_large_value_comes_back(store: Store) -> None:
 
 async def forgotten(store: Store, *tasks: str) -> None:
     """Wait until these are forgotten."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         for task in tasks:
             while await store.head(SCOPE, task):
                 await asyncio.sleep(0.01)

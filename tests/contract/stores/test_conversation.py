@@ -301,7 +301,7 @@ async def test_what_is_deleted_is_no_part_of_it(make: Make) -> None:
     await talk.say("reply hello")
     one = await talk.say("one")
     await talk.say("ask which?")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while await talk.store.head(talk.scope, one.head.id):
             await asyncio.sleep(0.01)
             await store.prune()

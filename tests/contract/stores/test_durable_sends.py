@@ -521,7 +521,7 @@ async def test_it_attaches_to_a_task_that_has_ended(store: Store, remote: Remote
 
     await lives.killed(half())
     remote.gate.set()
-    async with Client.connect(remote.url) as client, asyncio.timeout(5):
+    async with Client.connect(remote.url) as client, asyncio.timeout(30):
         (begun,) = [found.id async for found in client.list()]
         assert (await client.task(begun).wait()).status.state.terminal
     found = await ended(lives, task)
@@ -549,7 +549,7 @@ async def test_it_attaches_to_a_task_that_asks(
     living = asyncio.create_task(lives.life())
     await asyncio.sleep(0.1)
     remote.gate.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await living
     expected = TaskState.AUTH_REQUIRED if "login" in text else ASKS
     assert texts(await ended(lives, task)) == [str(expected)]

@@ -68,7 +68,7 @@ class Office:
         """A task that was handed over, and the handover."""
         result = await client.send("give it away", wait=False)
         assert result.task is not None
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return result.task.id, await self.given.get()
 
 

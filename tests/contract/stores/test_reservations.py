@@ -370,7 +370,7 @@ async def test_older_tables_get_the_table() -> None:
     async def downgrade() -> None:
         db = await asyncpg.connect(url)
         await tables.secure(db, True)
-        await db.execute("DROP TABLE reservation")
+        await db.execute("DROP TABLE reservation, replay_value")
         await db.execute("UPDATE about SET version = $1", _before(tables))
         await db.close()
 
@@ -403,6 +403,7 @@ async def _exported(store: Store) -> list[Any]:
 
 def _downgrade(db: Any) -> None:
     db.execute("DROP TABLE reservation")
+    db.execute("DROP TABLE replay_value")
     db.execute(f"PRAGMA user_version = {_before(file)}")
 
 

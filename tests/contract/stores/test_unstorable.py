@@ -218,6 +218,7 @@ async def test_long_owners_of_older_files_are_found(tmp_path: Path) -> None:
     await store.close()
     with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as db:
         db.execute("DROP TABLE reservation")
+        db.execute("DROP TABLE replay_value")
         db.execute("DROP TABLE context_value")
         db.execute("DROP TABLE message")
         db.execute("CREATE INDEX task_replied ON task (ended)")
@@ -241,7 +242,7 @@ async def test_long_owners_of_older_tables_are_found() -> None:
     await accept(store, "old", scope=owner, receipt=Receipt("key", b"x"))
     await store.close()
     db = await asyncpg.connect(url)
-    await db.execute("DROP TABLE context_value, reservation")
+    await db.execute("DROP TABLE context_value, reservation, replay_value")
     await db.execute("DROP TABLE message")
     await db.execute("CREATE INDEX task_replied ON task (ended)")
     for index in (*ADDED_INDEXES, "task_undoing"):

@@ -67,6 +67,9 @@ CHAIN = (
     "before status:completed:",
 )
 """In the order of the history, so that one task lives through all of them."""
+BESIDE = "after written:right"
+"""It comes at the same time as `left`, and may be in the commit after which the process was killed:
+then it is not written again."""
 SOME = ("after given", "after suspend", "before written:one", "after written:left")
 SOME += ("after written:ask", "after written:complete")
 FEW = ("after given", "after written:left", "after written:complete")
@@ -152,6 +155,10 @@ class Handed(History):
         """Write before the cancel."""
         await self._post(self._given(self._turn)[-1], LATE, STRAY)
 
+    async def written(self, key: str) -> bool:
+        """Whether a write is in the log."""
+        return bool((await private(self.store, AGENT, self.task))[f"written {key}"])
+
     def _writes(self) -> set[str]:
         return self.answers.keys() & WRITES.keys()
 
@@ -230,12 +237,16 @@ async def forks() -> AsyncIterator[Process]:
 @pytest.mark.parametrize("kind", KINDS if SOAK else KINDS[:1])
 async def test_killed_at_one_point_after_the_other(tmp_path: Path, url: str, kind: str) -> None:
     chain = CHAIN if SOAK else FEW if url else SOME
+    skipped = 0
     async with Handed(tmp_path, url, kind) as history:
         for point in chain:
+            if point == BESIDE and await history.written("right"):
+                skipped += 1
+                continue
             assert await history.life(point) is None, f"no life ended {point}"
         task = await history.life()
     assert not await check(history, task)
-    assert len(kills(tmp_path)) == len(chain)
+    assert len(kills(tmp_path)) == len(chain) - skipped
 
 
 BEGIN = ("send first", "write begun")

@@ -16,7 +16,7 @@ from tests.harness.server import serving
 from tests.products.orchestrator import chat_server
 from tests.products.orchestrator.chat_server import Call, ChatServer, Request, Script, say
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 SETTINGS: dict[str, Any] = {"drain_timeout": 0.0, "poll": 0.02}
 
 

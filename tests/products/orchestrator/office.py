@@ -14,7 +14,7 @@ from dragoman import Agent, App, Part, Turn
 from dragoman.client import Client, Result
 from dragoman.orchestrator import Orchestrator, Plan
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Worker:

@@ -226,17 +226,23 @@ class Deaths:
         self.killed = self.doubts = 0
 
     async def each(self) -> AsyncIterator[tuple[Any, Desk, Counter[str]]]:
-        """The first life, which nobody ends; then the others. What was booked in each."""
+        """The first life, which nobody ends; then the others. What was booked in each. A life may
+        have fewer points than the first one; then earlier points make up for those it never came
+        to."""
         task, desk = await self.story.told([], "whole", **self.environment)
         yield task, desk, self.story.booked()
         number = len(points(desk.folder))
-        for point in sorted({1 + (number - 2) * at // (POINTS - 1) for at in range(POINTS)}):
+        wanted = sorted({1 + (number - 2) * at // (POINTS - 1) for at in range(POINTS)})
+        others = [point for point in range(number, 0, -1) if point not in wanted]
+        for point in [*wanted, *others]:
+            if point in others and self.killed > 0.7 * POINTS:
+                break
             task, desk = await self.story.told([str(point)], str(point), **self.environment)
             self.killed += len(kills(desk.folder))
             self.doubts += len(doubts(desk))
             say(f"{point}: {[each['at'] for each in kills(desk.folder)]} {doubts(desk)}")
             yield task, desk, self.story.booked()
-        assert self.killed > 0.7 * POINTS, "the last points may be missed"
+        assert self.killed > 0.7 * POINTS
 
 
 def doubts(desk: Desk) -> list[str]:

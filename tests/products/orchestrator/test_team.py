@@ -50,7 +50,7 @@ class Town:
 @pytest.fixture
 async def town() -> AsyncIterator[Town]:
     """A place for agents."""
-    async with asyncio.timeout(60), AsyncExitStack() as stack:
+    async with asyncio.timeout(120), AsyncExitStack() as stack:
         yield Town(stack)
 
 

@@ -18,7 +18,8 @@ from x402.mechanisms.evm.types import ExactEIP3009Authorization
 from x402.mechanisms.evm.verify import verify_eoa_signature
 
 from dragoman.payments import Asset, Facilitator
-from dragoman.payments.networks import short_name
+from dragoman.payments.networks import chain_id, short_name
+from tests.products.payments.spoiled_answers import Spoiler
 
 NETWORK = "eip155:31337"
 CHAIN_ID = 31337
@@ -36,11 +37,17 @@ def padded(address: str) -> str:
 class Chain:
     """Balances, and the nonces that were used."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: Asset = TOKEN) -> None:
+        self.token = token
         self.balances: Counter[str] = Counter({PAYER.lower(): 100_000_000})
         self.used: dict[tuple[str, str], str] = {}
         self.mined: dict[str, dict[str, Any]] = {}
         """The authorization of each transaction; `canceled` in those that use a nonce up."""
+
+    @property
+    def id(self) -> int:
+        """The number of the chain."""
+        return chain_id(self.token.network)
 
     def refusal(self, payload: dict[str, Any], required: dict[str, Any]) -> str:
         """Why a payment cannot be carried out; empty if it can."""
@@ -54,8 +61,8 @@ class Chain:
             valid_before=signed["validBefore"],
             nonce=signed["nonce"],
         )
-        token = (TOKEN.address, TOKEN.name, TOKEN.version)
-        digest = hash_eip3009_authorization(data, CHAIN_ID, *token)
+        token = (self.token.address, self.token.name, self.token.version)
+        digest = hash_eip3009_authorization(data, self.id, *token)
         signature = bytes.fromhex(inner["signature"].removeprefix("0x"))
         if not verify_eoa_signature(digest, signature, signed["from"]):
             return "invalid_exact_evm_payload_signature"
@@ -93,6 +100,11 @@ class LoopbackFacilitator:
         """Whether it gives the same answer again for a payment that it has carried out."""
         self.lies = ""
         """What it lies about: `network`, `transaction`, `shape`."""
+        self.denies: str | None = None
+        """With this reason it says that a payment was not settled which it has settled."""
+        self.refuses = ""
+        """With this reason it does not settle."""
+        self.spoiler = Spoiler()
         self.away = 0
         """How many of the next calls of `verify` are not answered."""
         self.released = asyncio.Event()
@@ -127,6 +139,7 @@ class LoopbackFacilitator:
         known = self.chain.used.get((signed["from"].lower(), signed["nonce"]), "")
         if trouble == "refused":
             why = "insufficient_funds"
+        why = self.refuses or why
         network = payload.get("network") or payload["accepted"]["network"]
         if why and not (known and self.remembers):
             refused = {"success": False, "errorReason": why, "transaction": "", "network": network}
@@ -134,6 +147,9 @@ class LoopbackFacilitator:
         transaction = known or self.chain.transfer(payload)
         if trouble == "lost":
             return web.Response(status=502, text="Bad gateway")
+        if self.denies is not None:
+            said = {"errorReason": self.denies, "transaction": "", "network": network}
+            return web.json_response({"success": False, **said})
         found = {"success": True, "transaction": transaction, "network": network, "payer": PAYER}
         changed = {"network": {"network": "base"}, "transaction": {"transaction": ""}}
         if self.lies == "shape":
@@ -142,9 +158,10 @@ class LoopbackFacilitator:
 
     async def supported(self, request: web.Request) -> web.Response:
         """Say what it settles."""
+        token = self.chain.token.network
         kinds = [
             {"x402Version": version, "scheme": "exact", "network": network}
-            for version, network in ((1, short_name(TOKEN.network)), (2, TOKEN.network))
+            for version, network in ((1, short_name(token)), (2, token))
         ]
         return web.json_response({"kinds": kinds, "extensions": [], "signers": {}})
 
@@ -157,7 +174,7 @@ class LoopbackFacilitator:
         return web.json_response({"jsonrpc": "2.0", "id": 1, "result": call(*body["params"])})
 
     def _eth_chainId(self) -> str:
-        return hex(CHAIN_ID)
+        return hex(self.chain.id)
 
     def _eth_getBlockByNumber(self, which: str, full: bool) -> dict[str, str]:
         return {"number": hex(20_000), "timestamp": hex(int(time.time()) + self.later)}
@@ -175,6 +192,8 @@ class LoopbackFacilitator:
 
     def _eth_call(self, call: dict[str, str], block: str) -> str:
         data = call["data"]
+        if data[:10] == "0x" + keccak(text="balanceOf(address)")[:4].hex():
+            return hex(self.chain.balances["0x" + data[-40:]])
         assert data[:10] == "0x" + keccak(text="authorizationState(address,bytes32)")[:4].hex()
         used = {
             padded(payer)[2:] + nonce[2:]: transaction
@@ -187,9 +206,13 @@ class LoopbackFacilitator:
         used = "0x" + keccak(text="AuthorizationUsed(address,bytes32)").hex()
         topic = "0x" + keccak(text="Transfer(address,address,uint256)").hex()
         topics = [topic, padded(signed["from"]), padded(signed["to"])]
-        first = {"address": TOKEN.address, "data": "0x"}
+        first = {"address": self.chain.token.address, "data": "0x"}
         first["topics"] = [used, padded(signed["from"]), signed["nonce"]]  # type: ignore[assignment]
-        log = {"address": TOKEN.address, "topics": topics, "data": hex(int(signed["value"]))}
+        log = {
+            "address": self.chain.token.address,
+            "topics": topics,
+            "data": hex(int(signed["value"])),
+        }
         return {"status": "0x1", "logs": [first, log]}
 
     async def _body(self, request: web.Request, what: str) -> dict[str, Any]:
@@ -200,10 +223,10 @@ class LoopbackFacilitator:
 
 
 @asynccontextmanager
-async def loopback_facilitator() -> AsyncIterator[LoopbackFacilitator]:
+async def loopback_facilitator(token: Asset = TOKEN) -> AsyncIterator[LoopbackFacilitator]:
     """Run a facilitator."""
-    found = LoopbackFacilitator("", Chain())
-    app = web.Application()
+    found = LoopbackFacilitator("", Chain(token))
+    app = web.Application(middlewares=[found.spoiler.middleware])
     routes = {"/verify": found.verify, "/settle": found.settle, "/rpc": found.rpc}
     app.add_routes([web.post(path, answer) for path, answer in routes.items()])
     app.add_routes([web.get("/supported", found.supported)])
@@ -216,4 +239,5 @@ async def loopback_facilitator() -> AsyncIterator[LoopbackFacilitator]:
         yield found
     finally:
         found.released.set()
+        found.spoiler.released.set()
         await runner.cleanup()

@@ -78,6 +78,9 @@ def test_a_document_that_is_nested_deeply_can_be_changed() -> None:
         for opened, closed in ((b"[", b"]"), (b'{"a":', b"}")):
             case = Case(CARD, opened * depth + b"1" + closed * depth)
             assert any(changed(dice, case).body != case.body for _ in range(20))
+    case = Case(CARD, b'{"a":' * 199 + b"1" + b"}" * 199)
+    for seed in range(200):  # some copy the whole into itself, again and again
+        changed(random.Random(seed), case)
 
 
 def test_a_case_is_kept_as_it_was() -> None:

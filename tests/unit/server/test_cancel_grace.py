@@ -53,7 +53,7 @@ async def turns(count: int = 50) -> None:
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 async def test_the_handlers_last_words_are_kept(when: str) -> None:
     handler = Polite()
-    harness = WorkerHarness(handler)
+    harness = WorkerHarness(handler, cancel_grace=60.0)
     async with harness.working():
         task = (await harness.send()).head.id
         await handler.begun.wait()
@@ -81,7 +81,7 @@ async def test_one_that_does_not_end_is_ended_after_the_grace() -> None:
 
 async def test_a_worker_that_drains_gives_it_too() -> None:
     handler = Polite()
-    harness = WorkerHarness(handler)
+    harness = WorkerHarness(handler, cancel_grace=60.0)
     async with harness.working() as worker:
         task = (await harness.send()).head.id
         await handler.begun.wait()

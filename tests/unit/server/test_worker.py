@@ -167,7 +167,7 @@ async def test_those_who_wait_learn_of_it() -> None:
     await asyncio.sleep(0)
     await harness.claim(harness.worker(), OVER)
     await harness.reap()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         answer = await sending
     assert answer.task is not None
     assert answer.task.status.state is TaskState.FAILED
@@ -741,7 +741,7 @@ async def test_what_was_claimed_without_an_answer_is_run() -> None:
     running = asyncio.create_task(worker.run())
     task = (await harness.send()).head.id
     worker.look()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (await harness.task(task)).status.state is not TaskState.COMPLETED:
             await asyncio.sleep(0.01)
     assert ran == [f"{task} 1"]
@@ -873,7 +873,7 @@ async def test_whose_store_was_away_may_renew_before_claims_are_taken(
     claim = await harness.orphan()
     keeping = asyncio.create_task(harness.maintenance.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await harness.until(lambda: "maintenance of the store failed" in log.text)
             store.away = False
             await harness.until(lambda: store.kept)
@@ -931,7 +931,7 @@ async def test_maintenance_wakes_a_sender() -> None:
     await asyncio.sleep(0.01)
     assert not sending.done()  # nobody has told it
     await harness.maintenance.wake()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         answer: SendMessageResponse = await sending
     assert answer.task is not None
     assert answer.task.status.state is TaskState.COMPLETED
@@ -953,13 +953,13 @@ async def test_maintenance_wakes_a_stream(gate: Gate) -> None:
     await asyncio.sleep(0.01)
     assert not following.done()
     await harness.maintenance.wake()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert [entry.number for entry in await following] == [2, 3]
     following = asyncio.create_task(stream.next())
     await asyncio.sleep(0)
     gate.release()
     await run.task
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not following.done():
             await harness.maintenance.wake()
             await asyncio.sleep(0)
@@ -999,7 +999,7 @@ async def test_the_blocking_limit_is_swept(monkeypatch: pytest.MonkeyPatch) -> N
     await asyncio.sleep(0.1)
     assert not sending.done()  # until somebody sweeps
     await harness.maintenance.wake()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         answer: SendMessageResponse = await sending
     assert answer.task is not None
     assert answer.task.status.state is TaskState.SUBMITTED

@@ -1,6 +1,6 @@
 // Calls of A2A 1.0 over JSON-RPC, as the chat makes them, each recorded for the view of the wire.
 
-import { events } from "./api.js";
+import { events, Failure, loggedOut } from "./api.js";
 import { id } from "./format.js";
 
 export const RESUME = "urn:dragoman:resume:v1";
@@ -17,13 +17,19 @@ export class Fault extends Error {
   }
 }
 
+// The server did not answer, or its answer broke off.
+export class Away extends Error {}
+
 // What was sent and received, for all conversations of one agent.
 export class Wire {
   exchanges = [];
   listeners = new Set();
 
   record(exchange) {
-    this.exchanges = [...this.exchanges.slice(-KEPT), exchange];
+    const last = this.exchanges[this.exchanges.length - 1];
+    const again = exchange.repeat && last?.repeat && last.params.id === exchange.params.id;
+    if (again) exchange.times = (last.times || 1) + 1;
+    this.exchanges = [...this.exchanges.slice(0, again ? -1 : undefined).slice(-KEPT), exchange];
     this.changed();
     return exchange;
   }
@@ -40,7 +46,8 @@ export class Agent {
     this.number = 0;
   }
 
-  async request(method, params, { signal, headers = {} } = {}) {
+  // A call that repeats the one before takes its place in the record.
+  async request(method, params, { signal, headers = {}, repeat = false } = {}) {
     const sent = {
       "content-type": "application/json",
       "a2a-version": "1.0",
@@ -50,7 +57,7 @@ export class Agent {
     const body = { jsonrpc: "2.0", id: ++this.number, method, params };
     const exchange = this.wire.record({
       key: id(), at: Date.now(), method, url: this.url, sent, body, status: 0, received: {},
-      events: [], state: "open", params,
+      events: [], state: "open", params, repeat,
     });
     try {
       const response = await fetch(this.url, {
@@ -59,18 +66,33 @@ export class Agent {
       exchange.status = response.status;
       exchange.received = Object.fromEntries(response.headers);
       this.wire.changed();
+      if ([502, 503, 504].includes(response.status)) throw new Away(`HTTP ${response.status}`);
+      if (loggedOut(response)) throw new Failure(401, "The session has ended.");
       return { response, exchange };
     } catch (error) {
       exchange.state = signal?.aborted ? "interrupted" : "failed";
-      exchange.error = String(error);
+      exchange.error = String(error.message || error);
       this.wire.changed();
-      throw error;
+      throw signal?.aborted || !(error instanceof TypeError) ? error : new Away(exchange.error);
     }
   }
 
   async call(method, params, options) {
     const { response, exchange } = await this.request(method, params, options);
-    const text = await response.text();
+    return this.whole(response, exchange);
+  }
+
+  // The result of an answer that is not a stream.
+  async whole(response, exchange) {
+    let text;
+    try {
+      text = await response.text();
+    } catch (error) {
+      exchange.state = "failed";
+      exchange.error = String(error.message || error);
+      this.wire.changed();
+      throw new Away(exchange.error);
+    }
     exchange.state = "done";
     exchange.events.push({ data: text.slice(0, LONGEST), at: Date.now() });
     this.wire.changed();
@@ -83,10 +105,7 @@ export class Agent {
     const { response, exchange } = await this.request(method, params, { ...options, headers });
     const kind = response.headers.get("content-type") || "";
     if (!kind.startsWith("text/event-stream")) {
-      const text = await response.text();
-      exchange.state = "done";
-      exchange.events.push({ data: text.slice(0, LONGEST), at: Date.now() });
-      yield { place: "", value: result(text, exchange, this.wire) };
+      yield { place: "", value: await this.whole(response, exchange) };
       return;
     }
     try {
@@ -99,30 +118,44 @@ export class Agent {
       }
       exchange.state = "done";
     } catch (error) {
+      if (exchange.undecoded) throw error;
       exchange.state = options.signal?.aborted ? "interrupted" : "failed";
       exchange.error = String(error.message || error);
-      throw error;
+      throw options.signal?.aborted || !(error instanceof TypeError) ? error : new Away(exchange.error);
     } finally {
-      if (exchange.state === "open") exchange.state = "interrupted";
+      if (exchange.state === "open") exchange.state = options.signal?.aborted ? "interrupted" : "closed";
       this.wire.changed();
     }
   }
 }
 
+// The result of an answer. One that cannot be decoded is noted, with the place where.
 function result(text, exchange, wire) {
   let found;
   try {
     found = JSON.parse(text);
   } catch (error) {
-    exchange.undecoded = String(error.message);
+    return undecoded(`It is not JSON: ${error.message}`);
+  }
+  if (found?.error) throw new Fault(found.error);
+  if (found?.message && found.result === undefined) throw new Error(found.message); // of the console
+  const result = found?.result;
+  if (result === null || typeof result !== "object") return undecoded("result: it must be an object");
+  const sends = exchange.method.startsWith("Send") || exchange.method === "SubscribeToTask";
+  if (sends && !RESULTS.some((name) => result[name]?.constructor === Object)) {
+    return undecoded(`result: it must have one of ${RESULTS.join(", ")}`);
+  }
+  return result;
+
+  function undecoded(why) {
+    exchange.undecoded = why;
     exchange.state = "failed";
     wire.changed();
-    throw new Error(`The answer is not JSON: ${error.message}`);
+    throw new Error(`The answer could not be decoded. ${why}.`);
   }
-  if (found.error) throw new Fault(found.error);
-  if (found.result === undefined) throw new Error(found.message || "The answer has no result.");
-  return found.result;
 }
+
+const RESULTS = ["task", "message", "statusUpdate", "artifactUpdate"];
 
 // -- the fold of events into tasks
 
@@ -161,6 +194,9 @@ function joined(artifact, more) {
 
 export const stateName = (task) =>
   (task?.status?.state || "").replace(/^TASK_STATE_/, "").toLowerCase().replace(/_/g, "-");
+
+// Whether it waits for somebody else than the agent.
+export const interrupted = (task) => ["input-required", "auth-required"].includes(stateName(task));
 
 export const ended = (task) => ["completed", "failed", "canceled", "rejected"].includes(stateName(task));
 

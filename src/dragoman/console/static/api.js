@@ -2,7 +2,9 @@
 
 const BASE = "/console/api/";
 const MINE = { "x-dragoman-console": "1" };
-const SLOTS = 3; // streams of all tabs together; a browser has six connections for one origin
+// Streams of all tabs together: a browser has six connections for one origin. One is for the chat.
+const SLOTS = 3;
+export const CHAT = 1;
 
 export class Failure extends Error {
   constructor(status, message) {
@@ -10,6 +12,9 @@ export class Failure extends Error {
     this.status = status;
   }
 }
+
+// A server without the console for this browser answers as if there were none.
+export const loggedOut = (response) => response.status === 404 && !response.headers.get("content-security-policy");
 
 async function answered(response) {
   if (response.ok) return response;
@@ -19,9 +24,7 @@ async function answered(response) {
   } catch {
     // the body is not of the console
   }
-  if (response.status === 404 && !response.headers.get("content-security-policy")) {
-    throw new Failure(401, "The session has ended.");
-  }
+  if (loggedOut(response)) throw new Failure(401, "The session has ended.");
   throw new Failure(response.status, message);
 }
 
@@ -71,10 +74,11 @@ export async function* events(response) {
   }
 }
 
-// Runs `work` with one of the streams that all tabs share; returns false if none is free.
-async function withSlot(work) {
-  if (!navigator.locks) return false;
-  for (let slot = 0; slot < SLOTS; slot++) {
+// Runs `work` with one of the streams that all tabs share; returns false if none is free. `more`
+// is how many of them are for this kind of work only.
+export async function withSlot(work, more = 0) {
+  if (!navigator.locks) return more > 0 ? (await work(), true) : false;
+  for (let slot = SLOTS + more - 1; slot >= 0; slot--) {
     const options = { ifAvailable: true };
     const ran = await navigator.locks.request(`dragoman-stream-${slot}`, options, async (lock) => {
       if (!lock) return false;
@@ -86,8 +90,9 @@ async function withSlot(work) {
   return false;
 }
 
-const pause = (milliseconds, signal) =>
+export const pause = (milliseconds, signal) =>
   new Promise((done) => {
+    if (signal.aborted) return done();
     const timer = setTimeout(done, milliseconds);
     signal.addEventListener("abort", () => (clearTimeout(timer), done()), { once: true });
   });

@@ -1,21 +1,23 @@
-// The chat with an agent: conversations, questions, approvals, files. It calls the agent as its
-// caller, and everything that it shows is in the agent's log.
+// The chat with an agent: its conversations, and one of them. It calls the agent as its caller, and
+// what it shows is in the agent's log.
 
-import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { get } from "./api.js";
-import { Agent, drawn, ended, folded, GRANT, SCHEMAS, stateName } from "./a2a.js";
+import { Agent, ended, Fault, interrupted, stateName } from "./a2a.js";
+import { Composer } from "./composer.js";
+import { current, follow } from "./following.js";
 import { age, id, plain, shortId } from "./format.js";
-import { Form } from "./forms.js";
 import { LogIn } from "./login.js";
+import { keepReply, keepTask, keptReplies, keptTasks } from "./kept.js";
 import { Remote } from "./remote.js";
-import { Json, Parts } from "./parts.js";
 import { go, withParameters } from "./route.js";
+import { Message, TaskTalk, Welcome } from "./talk.js";
 import { Wire } from "./wire.js";
 
 const agents = new Map(); // what was recorded of the wire outlives a change of the view
-const LARGEST = 8 * 1024 * 1024; // bytes of one file
+const LOOK = 3000; // milliseconds between two looks at a task that waits for somebody
 
-export function Chat({ route, session, reload }) {
+export function Chat({ route, session, reload, onOnline }) {
   const key = route.argument || session.agents?.[0]?.key || "";
   const about = (session.agents || []).find((each) => each.key === key);
   if (!about) return html`<section class="page"><p class="empty">There is no such agent.</p></section>`;
@@ -24,7 +26,7 @@ export function Chat({ route, session, reload }) {
       <p>The agent calls need a caller. Log in as one; to see the console does not make you one.</p>
       <${LogIn} session=${session} done=${reload} /></div></section>`;
   }
-  return html`<${Conversation} key=${key} agent=${about} route=${route} session=${session} reload=${reload} />`;
+  return html`<${Conversation} key=${key} agent=${about} route=${route} session=${session} reload=${reload} onOnline=${onOnline} />`;
 }
 
 function connection(about) {
@@ -32,19 +34,24 @@ function connection(about) {
   return agents.get(about.key);
 }
 
-function Conversation({ agent: about, route, session, reload }) {
+function Conversation({ agent: about, route, session, reload, onOnline }) {
   const agent = connection(about);
   const context = route.parameters.get("context") || "";
   const [card, setCard] = useState(null);
   const [tasks, setTasks] = useState([]);
-  const [replies, setReplies] = useState([]);
+  const [replies, setReplies] = useState([]); // direct replies, and messages that have no task yet
   const [error, setError] = useState("");
   const [busy, setBusy] = useState(0);
   const [contexts, setContexts] = useState([]);
-  const [loaded, setLoaded] = useState("");
+  const [loading, setLoading] = useState(false);
   const [wire, setWire] = useState(false);
-  const running = useRef(new Map());
+  const [dropped, setDropped] = useState(null);
+  const [over, setOver] = useState(false);
+  const running = useRef(new Map()); // the streams of this conversation, by task
+  const shown = useRef({ context: "" }); // the conversation on the page; another one is another object
+  const known = useRef([]);
   const end = useRef(null);
+  known.current = tasks;
 
   useEffect(() => {
     get("agents").then(({ agents: found }) => {
@@ -53,43 +60,62 @@ function Conversation({ agent: about, route, session, reload }) {
       if (mine?.error) setError(mine.error);
     }, (failed) => setError(failed.message));
     list();
-    return () => running.current.forEach((each) => each.abort());
+    return () => stopAll();
   }, [about.key]);
 
   useEffect(() => {
-    if (context === loaded && tasks.length) return;
-    setReplies([]);
+    if (context === shown.current.context && (tasks.length || replies.length)) return;
+    stopAll();
+    const here = (shown.current = { context });
+    setTasks([]);
+    setReplies(context ? keptReplies(context) : []);
     setError("");
-    if (!context) return (setTasks([]), setLoaded(""));
-    let stopped = false;
-    (async () => {
-      try {
-        const found = await agent.call("ListTasks", { contextId: context, pageSize: 100, includeArtifacts: true, historyLength: 1000 });
-        if (stopped) return;
-        const known = (found.tasks || []).sort((a, b) => (a.id < b.id ? -1 : 1));
-        setTasks(known);
-        setLoaded(context);
-        for (const task of known) if (["working", "submitted"].includes(stateName(task))) resume(task);
-      } catch (failed) {
-        await remembered(failed);
-      }
-    })();
-    async function remembered(failed) {
-      const ids = JSON.parse(sessionStorage.getItem(`tasks ${context}`) || "[]");
-      const known = [];
-      for (const each of ids) {
+    if (context) load(here);
+  }, [context, about.key]);
+
+  // A task that waits for somebody may be answered in another window.
+  const waiting = tasks.filter(interrupted).map((task) => task.id).join(" ");
+  useEffect(() => {
+    if (!waiting || session.source !== "app") return;
+    const control = new AbortController();
+    const here = shown.current;
+    const timer = setInterval(async () => {
+      if (document.hidden) return;
+      for (const each of waiting.split(" ")) {
+        if (running.current.has(each)) continue;
         try {
-          known.push(await agent.call("GetTask", { id: each }));
+          const found = await current(agent, each, control.signal);
+          if (here !== shown.current || running.current.has(each)) return;
+          if (interrupted(found)) continue;
+          put(here, found);
+          if (!ended(found)) resume(found);
         } catch {
-          // the agent has forgotten it
+          return; // the next look says it
         }
       }
-      if (stopped) return;
-      if (known.length) (setTasks(known), setLoaded(context));
-      else setError(failed.message);
+    }, LOOK);
+    return () => (clearInterval(timer), control.abort());
+  }, [waiting]);
+
+  function stopAll() {
+    running.current.forEach((control) => control.abort("left"));
+    running.current.clear();
+  }
+
+  async function load(here) {
+    setLoading(true);
+    let found = [];
+    try {
+      found = (await agent.call("ListTasks", { contextId: here.context, pageSize: 100, includeArtifacts: true, historyLength: 1000 })).tasks || [];
+    } catch (failed) {
+      found = await keptTasks(agent, here.context); // some agents cannot list
+      if (!found.length && !keptReplies(here.context).length && here === shown.current) setError(failed.message);
     }
-    return () => { stopped = true; };
-  }, [context, about.key]);
+    if (here !== shown.current) return;
+    setLoading(false);
+    setTasks(found.sort((a, b) => (a.id < b.id ? -1 : 1)));
+    for (const task of found) if (!ended(task) && !interrupted(task)) resume(task);
+  }
 
   async function list() {
     try {
@@ -103,60 +129,70 @@ function Conversation({ agent: about, route, session, reload }) {
       }
       setContexts([...seen.values()]);
     } catch {
-      setContexts([]); // some agents cannot list
+      // some agents cannot list
     }
   }
 
-  function put(task) {
-    if (session.source === "agent" && task.contextId) {
-      const name = `tasks ${task.contextId}`;
-      const ids = JSON.parse(sessionStorage.getItem(name) || "[]");
-      if (!ids.includes(task.id)) sessionStorage.setItem(name, JSON.stringify([...ids, task.id]));
-    }
-    setTasks((known) => {
-      const index = known.findIndex((each) => each.id === task.id);
-      if (index < 0) return [...known, task];
-      const next = known.slice();
+  function put(here, task) {
+    if (session.source === "agent") keepTask(task);
+    if (here !== shown.current) return;
+    setTasks((all) => {
+      const index = all.findIndex((each) => each.id === task.id);
+      if (index < 0) return [...all, task];
+      const next = all.slice();
       next[index] = task;
       return next;
     });
   }
 
-  async function follow(stream, control, task = null) {
-    if (task) running.current.set(task.id, control);
+  function adopt(here, name) {
+    if (!name || here.context || here !== shown.current) return;
+    here.context = name;
+    go(withParameters(`/chat/${about.key}`, new URLSearchParams(), { context: name }));
+  }
+
+  // Follows a task, or sends a message first, until nothing is to be followed.
+  async function run(key, { send, task }) {
+    const here = shown.current;
+    const control = new AbortController();
+    running.current.set(key, control);
     setBusy((n) => n + 1);
     setError("");
     try {
-      for await (const { place, value } of stream) {
-        if (value.message) {
-          setReplies((known) => [...known, value.message]);
-          continue;
-        }
-        const taskId = value.task?.id || value.statusUpdate?.taskId || value.artifactUpdate?.taskId;
-        if (!task && !value.task) task = find(taskId);
-        task = folded(task, value);
-        if (place) task = { ...task, place };
-        if (!running.current.has(task.id)) running.current.set(task.id, control);
-        put(task);
-        if (task.contextId && task.contextId !== contextNow()) {
-          setLoaded(task.contextId);
-          go(withParameters(`/chat/${about.key}`, new URLSearchParams(), { context: task.contextId }));
-        }
-      }
+      await follow(agent, {
+        send,
+        task,
+        signal: control.signal,
+        online: onOnline,
+        find: (taskId) => known.current.find((each) => each.id === taskId),
+        on: (found) => {
+          if (here === shown.current && !running.current.has(found.id)) {
+            running.current.delete(key);
+            running.current.set((key = found.id), control);
+          }
+          put(here, found);
+          adopt(here, found.contextId);
+        },
+        onReply: (message) => {
+          if (message.contextId) keepReply(message.contextId, send, message);
+          if (here !== shown.current) return;
+          setReplies((all) => [...all.filter((each) => each.messageId !== send?.messageId), ...(send ? [send] : []), message]);
+          adopt(here, message.contextId);
+        },
+      });
     } catch (failed) {
+      if (here !== shown.current || control.signal.reason === "left") return;
       if (control.signal.aborted) setError("The stream was interrupted. The agent goes on; resume to see what it did meanwhile.");
       else setError(failed.message);
+      if (failed instanceof Fault && send?.taskId) put(here, await current(agent, send.taskId));
     } finally {
       setBusy((n) => n - 1);
-      if (task) running.current.delete(task.id);
+      if (running.current.get(key) === control) running.current.delete(key);
       list();
     }
   }
 
-  const known = useRef([]);
-  known.current = tasks;
-  const find = (taskId) => known.current.find((each) => each.id === taskId) || null;
-  const contextNow = () => new URLSearchParams(location.hash.split("?")[1] || "").get("context") || "";
+  const resume = (task) => run(task.id, { task });
 
   function send(parts, { skill, metadata, task, references } = {}) {
     const message = { messageId: id(), role: "ROLE_USER", parts };
@@ -165,34 +201,30 @@ function Conversation({ agent: about, route, session, reload }) {
     if (references?.length) message.referenceTaskIds = references;
     const more = { ...metadata, ...(skill ? { skill } : {}) };
     if (Object.keys(more).length) message.metadata = more;
-    const control = new AbortController();
-    if (task) put({ ...task, history: [...(task.history || []), ...(task.status?.message ? [task.status.message] : []), message], status: { ...task.status, message: undefined, state: "TASK_STATE_WORKING" } });
-    else setReplies((all) => [...all, { ...message, pending: true }]);
-    const options = { signal: control.signal, headers: { "idempotency-key": message.messageId } };
-    follow(agent.stream("SendStreamingMessage", { message }, options), control).finally(() =>
-      setReplies((all) => all.filter((each) => each.messageId !== message.messageId || !seenIn(known.current, message.messageId))),
-    );
-  }
-
-  function resume(task) {
-    const control = new AbortController();
-    const headers = task.place ? { "last-event-id": task.place } : {};
-    return follow(agent.stream("SubscribeToTask", { id: task.id }, { signal: control.signal, headers }), control, task);
+    if (task) put(shown.current, { ...task, history: [...(task.history || []), ...(task.status?.message ? [task.status.message] : []), message], status: { ...task.status, message: undefined, state: "TASK_STATE_WORKING" } });
+    else setReplies((all) => [...all, message]);
+    run(task?.id || message.messageId, { send: message });
   }
 
   async function cancel(task) {
     try {
-      put(await agent.call("CancelTask", { id: task.id }));
+      put(shown.current, await agent.call("CancelTask", { id: task.id }));
     } catch (failed) {
       setError(failed.message);
     }
   }
 
-  const open = [...tasks].reverse().find((task) => ["input-required", "auth-required"].includes(stateName(task)));
+  const open = [...tasks].reverse().find(interrupted);
+  const alone = replies.filter((each) => !tasks.some((task) => (task.history || []).some((said) => said.messageId === each.messageId)));
   useEffect(() => {
     end.current?.scrollIntoView({ block: "end" });
-  }, [tasks.length, replies.length, stateName(tasks[tasks.length - 1])]);
+  }, [tasks.length, alone.length, stateName(tasks[tasks.length - 1])]);
 
+  const drop = (event) => {
+    event.preventDefault();
+    setOver(false);
+    if (event.dataTransfer.files.length) setDropped([...event.dataTransfer.files]);
+  };
   return html`<section class="page chat" aria-label=${`Chat with ${about.name}`}>
     <aside class="contexts" aria-label="Conversations">
       ${(session.agents || []).length > 1 && html`<label><span class="hidden">Agent</span>
@@ -204,162 +236,42 @@ function Conversation({ agent: about, route, session, reload }) {
         aria-current=${each.context === context ? "true" : undefined}><span class="clip">${plain(each.text || shortId(each.context))}</span>
         <time class="dim" datetime=${each.at}>${age(each.at)}</time></a></li>`)}</ul>
     </aside>
-    <div class="talk">
+    <div class=${`talk ${over ? "over" : ""}`} onDragOver=${(event) => (event.preventDefault(), setOver(true))}
+      onDragLeave=${() => setOver(false)} onDrop=${drop}>
       <header class="talk-head"><h1>${about.name}</h1>
         <span class="dim">as ${session.caller || "anonymous"}</span><span class="grow"></span>
         <button class="quiet" aria-pressed=${wire} onClick=${() => setWire(!wire)}>Wire</button></header>
       <div class="messages" tabindex="0" role="log" aria-live="polite" aria-label="Messages">
-        ${!tasks.length && !replies.length && html`<${Welcome} card=${card} onPick=${(text) => send([{ text }])} />`}
-        ${tasks.map((task) => html`<${TaskTalk} key=${task.id} task=${task} session=${session} running=${running.current.has(task.id)}
-          onStop=${() => running.current.get(task.id)?.abort()} onResume=${() => resume(task)} onCancel=${() => cancel(task)}
-          onAnswer=${(parts, more) => send(parts, { ...more, task })} />`)}
-        ${replies.filter((each) => !seenIn(tasks, each.messageId)).map((each) => html`<${Message} key=${each.messageId} message=${each} />`)}
+        ${loading && !tasks.length && html`<p class="dim" role="status">Reading the conversation …</p>`}
+        ${!loading && !tasks.length && !alone.length && html`<${Welcome} card=${card} onPick=${(text) => send([{ text }])} />`}
+        ${inOrder(tasks, alone).map(({ task, message }) => (task
+          ? html`<${TaskTalk} key=${task.id} task=${task} session=${session} running=${running.current.has(task.id)}
+              onStop=${() => running.current.get(task.id)?.abort()} onResume=${() => resume(task)} onCancel=${() => cancel(task)}
+              onAnswer=${(parts, more) => send(parts, { ...more, task })} />`
+          : html`<${Message} key=${message.messageId} message=${message} />`))}
         ${busy > 0 && html`<p class="dim" role="status">The agent is working …</p>`}
         ${session.source === "agent" && html`<${Remote} session=${session} busy=${busy > 0} reload=${reload} />`}
         ${error && html`<p class="bad" role="alert">${error}</p>`}
         <div ref=${end}></div>
       </div>
-      <${Composer} card=${card} answers=${open} busy=${false} route=${route}
+      <${Composer} card=${card} answers=${open} route=${route} dropped=${dropped}
         onSend=${(parts, more) => send(parts, { ...more, task: open })} onNew=${(parts, more) => send(parts, more)} />
     </div>
     ${wire && html`<${Wire} agent=${agent} about=${about} session=${session} onClose=${() => setWire(false)} />`}
   </section>`;
 }
 
-const seenIn = (tasks, messageId) => tasks.some((task) => (task.history || []).some((each) => each.messageId === messageId));
-
-function Welcome({ card, onPick }) {
-  if (!card) return null;
-  const examples = (card.skills || []).flatMap((skill) => skill.examples || []).slice(0, 6);
-  return html`<div class="welcome"><p>${plain(card.description)}</p>
-    ${examples.length > 0 && html`<p class="dim">Try</p>${examples.map((text) => html`<button key=${text} class="quiet" onClick=${() => onPick(text)}>${plain(text)}</button>`)}`}
-  </div>`;
+// Tasks and direct replies as they came. A time-ordered id says when a task began; a task with
+// another id, and a message that has just been sent, stay at the end.
+function inOrder(tasks, messages) {
+  const found = [
+    ...tasks.map((task) => ({ task, at: began(task.id) })),
+    ...messages.map((message) => ({ message, at: message.at || Infinity })),
+  ];
+  return found.sort((a, b) => (a.at < b.at ? -1 : a.at > b.at ? 1 : 0));
 }
 
-function Message({ message }) {
-  const mine = message.role === "ROLE_USER";
-  const parts = (message.parts || []).filter((part) => !schemaOf(message, part)).map(drawn);
-  return html`<div class=${`bubble ${mine ? "mine" : "theirs"}`}><span class="hidden">${mine ? "You" : "Agent"}: </span>
-    <${Parts} parts=${parts} markdown=${!mine} /></div>`;
-}
-
-// The schema in a question is drawn as a form, not as data.
-const schemaOf = (message, part) => message.metadata?.[SCHEMAS]?.asks && part.data?.properties && part.data;
-
-function TaskTalk({ task, session, running, onStop, onResume, onCancel, onAnswer }) {
-  const state = stateName(task);
-  const asked = task.status?.message;
-  const grant = ["input-required", "auth-required"].includes(state) ? task.metadata?.[GRANT] : null;
-  const schema = asked && (asked.parts || []).map((part) => schemaOf(asked, part)).find(Boolean);
-  const approve = (approved) => onAnswer([{ text: approved ? "Approved." : "Declined." }], { metadata: { [GRANT]: { id: grant.id, digest: grant.digest, approved } } });
-  return html`<div class="task-talk">
-    ${(task.history || []).map((message) => html`<${Message} key=${message.messageId} message=${message} />`)}
-    ${(task.artifacts || []).map((artifact) => html`<div class="bubble theirs artifact" key=${artifact.artifactId}>
-      ${artifact.name && html`<b>${plain(artifact.name)}</b>`}<${Parts} parts=${artifact.parts.map(drawn)} /></div>`)}
-    ${asked && html`<${Message} message=${asked} />`}
-    ${schema && state === "input-required" && html`<div class="bubble theirs"><${Form} schema=${schema} submit="Answer" onSend=${(data) => onAnswer([{ data }])} /></div>`}
-    ${grant && !grant.used && html`<div class="bubble theirs approval"><b>May the agent do this?</b><${Json} value=${grant.operation} />
-      <button onClick=${() => approve(true)}>Approve</button> <button class="quiet" onClick=${() => approve(false)}>Decline</button></div>`}
-    ${state === "auth-required" && !grant && html`<p class="note">The agent waits until somebody has logged in where it says, then it goes on.</p>`}
-    <p class="task-line"><span class=${`state ${state}`}>${state}</span>
-      ${session.source === "app" && html`<a href=${`#/task/${task.id}`}>Log</a>`}
-      ${running && html`<button class="link" onClick=${onStop}>Interrupt the stream</button>`}
-      ${!running && !ended(task) && html`<button class="link" onClick=${onResume}>Resume</button>`}
-      ${!ended(task) && html`<button class="link" onClick=${onCancel}>Cancel</button>`}
-    </p>
-  </div>`;
-}
-
-// -- what a person writes
-
-function Composer({ card, answers, route, onSend, onNew }) {
-  const [text, setText] = useState("");
-  const [files, setFiles] = useState([]);
-  const [skill, setSkill] = useState("");
-  const [error, setError] = useState("");
-  const [over, setOver] = useState(false);
-  const [references, setReferences] = useState([]);
-  const [more, setMore] = useState([]);
-  const schemas = useMemo(() => {
-    const found = (card?.capabilities?.extensions || []).find((each) => each.uri === SCHEMAS);
-    return found?.params || {};
-  }, [card]);
-
-  useEffect(() => {
-    const task = route.parameters.get("again");
-    if (!task) return;
-    try {
-      const kept = JSON.parse(sessionStorage.getItem("again") || "null");
-      if (kept?.task !== task) return;
-      setText(kept.message.parts.filter((part) => part.text).map((part) => part.text).join("\n"));
-      setMore(kept.message.parts.filter((part) => part.text === undefined));
-      setReferences([task]);
-    } catch {
-      setError("The first message could not be read.");
-    }
-  }, [route.search]);
-
-  const add = (list) => {
-    const good = [...list].filter((file) => file.size <= LARGEST);
-    setError(good.length < list.length ? "A file may have at most 8 MiB." : "");
-    setFiles((known) => [...known, ...good]);
-  };
-  const send = async (event) => {
-    event?.preventDefault();
-    if (!text.trim() && !files.length && !more.length) return;
-    const parts = text.trim() ? [{ text: text.trim() }] : [];
-    parts.push(...more);
-    for (const file of files) parts.push(await filePart(file));
-    (references.length ? onNew : onSend)(parts, { skill, references });
-    setText("");
-    setFiles([]);
-    setMore([]);
-    setReferences([]);
-  };
-  const form = async (data, given) => {
-    const parts = Object.keys(data).length ? [{ data }] : [];
-    for (const [name, file] of Object.entries(given)) {
-      if (file) parts.push({ ...(await filePart(file)), metadata: { parameter: name } });
-    }
-    onSend(parts.length ? parts : [{ data: {} }], { skill });
-  };
-  const schema = !answers && skill ? schemas[skill] : null;
-  const drop = (event) => {
-    event.preventDefault();
-    setOver(false);
-    if (event.dataTransfer.files.length) add(event.dataTransfer.files);
-  };
-  return html`<div class=${`composer ${over ? "over" : ""}`} onDragOver=${(event) => (event.preventDefault(), setOver(true))}
-    onDragLeave=${() => setOver(false)} onDrop=${drop}>
-    ${(card?.skills || []).length > 0 && !answers && html`<label class="skill">Skill
-      <select value=${skill} onChange=${(event) => setSkill(event.target.value)}>
-        <option value="">the agent chooses</option>
-        ${card.skills.map((each) => html`<option key=${each.id} value=${each.id}>${plain(each.name)}</option>`)}
-      </select></label>`}
-    ${references.length > 0 && html`<p class="dim">A new task that refers to ${shortId(references[0])}.
-      <button class="link" onClick=${() => (setReferences([]), setMore([]))}>Do not</button></p>`}
-    ${more.length > 0 && html`<p class="dim">${more.length} more parts of the first message are sent, too.</p>`}
-    ${schema?.input || Object.keys(schema?.files || {}).length
-      ? html`<${Form} key=${skill} schema=${schema.input} files=${schema.files} submit="Send" onSend=${form} />`
-      : html`<form class="line" onSubmit=${send}>
-          <label class="grow"><span class="hidden">Message</span><textarea rows="2" value=${text}
-            placeholder=${answers ? "Your answer" : "Message; drop files here"}
-            onInput=${(event) => setText(event.target.value)}
-            onKeyDown=${(event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && send(event)}></textarea></label>
-          <label class="button quiet attach">File<input class="hidden" type="file" multiple onChange=${(event) => (add(event.target.files), (event.target.value = ""))} /></label>
-          <button>${answers ? "Answer" : "Send"}</button>
-        </form>`}
-    ${files.length > 0 && html`<ul class="files">${files.map((file, index) => html`<li key=${index}>${plain(file.name)}
-      <button class="link" aria-label=${`Remove ${plain(file.name)}`} onClick=${() => setFiles(files.filter((_, each) => each !== index))}>Remove</button></li>`)}</ul>`}
-    ${error && html`<p class="bad" role="alert">${error}</p>`}
-  </div>`;
-}
-
-async function filePart(file) {
-  const bytes = new Uint8Array(await file.arrayBuffer());
-  let text = "";
-  for (let place = 0; place < bytes.length; place += 0x8000) {
-    text += String.fromCharCode(...bytes.subarray(place, place + 0x8000));
-  }
-  return { raw: btoa(text), filename: file.name, mediaType: file.type || "application/octet-stream" };
+function began(taskId) {
+  const time = /^([0-9a-f]{8})-([0-9a-f]{4})-7/.exec(taskId);
+  return time ? parseInt(time[1] + time[2], 16) : Infinity;
 }

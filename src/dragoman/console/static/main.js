@@ -20,6 +20,8 @@ const VIEWS = [
   ["log", "Open a log", ["app", "store"]],
 ];
 
+const HEARTBEAT = 3000; // milliseconds
+
 function Console() {
   const [route, setRoute] = useState(read());
   const [session, setSession] = useState(null);
@@ -50,6 +52,14 @@ function Console() {
       return () => clearTimeout(timer);
     }
   }, [offline, session]);
+
+  // Tasks are followed; the other views only ask now and then whether the server is there.
+  useEffect(() => {
+    if (["tasks", "task"].includes(route.view)) return;
+    const ask = () => !document.hidden && get("session").then(() => online(true), (error) => online(false, error));
+    const timer = setInterval(ask, offline ? 1000 : HEARTBEAT);
+    return () => clearInterval(timer);
+  }, [route.view, !offline]);
 
   useEffect(() => {
     const name = VIEWS.find(([view]) => view === route.view)?.[1] || "Task";
@@ -89,7 +99,7 @@ function View({ route, session, onOnline, reload }) {
     case "task":
       return html`<${Task} key=${route.argument} id=${route.argument} session=${session} onOnline=${onOnline} />`;
     case "chat":
-      return html`<${Chat} route=${route} session=${session} reload=${reload} />`;
+      return html`<${Chat} route=${route} session=${session} reload=${reload} onOnline=${onOnline} />`;
     case "log":
       return html`<${OpenLog} />`;
     case "agents":

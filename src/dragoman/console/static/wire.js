@@ -69,7 +69,7 @@ function OwnWire({ agent, about, onClose }) {
     ${!exchanges.length && html`<p class="dim">Nothing was sent yet.</p>`}
     ${exchanges.map((each) => html`<article key=${each.key} class="box">
       <button class="fold line" aria-expanded=${open === each.key} onClick=${() => setOpen(open === each.key ? "" : each.key)}>
-        <b>${each.method}</b> <span class=${`state ${{ done: "completed", failed: "failed", interrupted: "input-required" }[each.state] || "working"}`}>${each.status || ""} ${each.state}</span>
+        <b>${each.method}</b>${each.times > 1 ? ` ×${each.times}` : ""} <span class=${`state ${{ done: "completed", closed: "completed", failed: "failed", interrupted: "input-required" }[each.state] || "working"}`}>${each.status || ""} ${each.state}</span>
         <span class="dim">${clock(each.at / 1000)}</span></button>
       ${open === each.key && html`<${Exchange} each=${each} about=${about} />`}
     </article>`)}

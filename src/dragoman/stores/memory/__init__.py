@@ -23,6 +23,7 @@ from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.server.settings import Settings
 from dragoman.stores import log_changes
 from dragoman.stores.claim_order import Ranks
+from dragoman.stores.codec import stripped
 from dragoman.stores.context_values import next_version
 from dragoman.stores.memory.deliveries import Deliveries
 from dragoman.stores.memory.log import Conversations, Log, TaskIndex
@@ -569,6 +570,11 @@ class MemoryStore:
             self._timed.pop(row.id, None)
         if row.holder:
             return
+        if row.finished:
+            for entry in row.replays:
+                entry.event = stripped(entry.event)  # type: ignore[arg-type]
+            row.finished = False
+            row.replays = []
         self._held.pop(row.id, None)
         if row.replied or row.state.terminal:
             self._waiting.pop(row.id, None)

@@ -130,7 +130,15 @@ async def _beside(db: Any, keys: list[int]) -> dict[int, Beside]:
         "SELECT task, number, at FROM message WHERE task = ANY($1)", keys
     ):
         messages[task].append(tuple(message))
-    return {key: Beside(snapshots.get(key), lines[key], stubs[key], messages[key]) for key in keys}
+    replays: dict[int, list[int]] = {key: [] for key in keys}
+    for task, number in await db.fetch(
+        "SELECT task, number FROM replay_value WHERE task = ANY($1)", keys
+    ):
+        replays[task].append(number)
+    return {
+        key: Beside(snapshots.get(key), lines[key], stubs[key], messages[key], replays[key])
+        for key in keys
+    }
 
 
 async def values(db: Any, place: ValueKey) -> tuple[ValueKey, list[str]] | None:

@@ -36,6 +36,7 @@ entries AS (DELETE FROM entry USING old WHERE entry.task = old.key),
 snapshots AS (DELETE FROM snapshot USING old WHERE snapshot.task = old.key),
 receipts AS (DELETE FROM receipt USING old WHERE receipt.task = old.key),
 messages AS (DELETE FROM message USING old WHERE message.task = old.key),
+replays AS (DELETE FROM replay_value USING old WHERE replay_value.task = old.key),
 webhooks AS (DELETE FROM line USING old WHERE old.hooked AND line.task = old.key),
 counts AS (
   INSERT INTO tally SELECT agent, tenant, owner, state, {shard}, -count(*) FROM old WHERE born

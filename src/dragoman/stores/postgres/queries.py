@@ -14,7 +14,7 @@ from dragoman.model.events import Entry, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
 from dragoman.stores import codec
-from dragoman.stores.codec import ARTIFACT, PRIVATE, entry, private
+from dragoman.stores.codec import ARTIFACT, PRIVATE, entry, private, with_value
 from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.postgres.transaction import ASKED, COLUMNS, NAMES, NEXT, PostgresHead
 from dragoman.stores.store import (
@@ -323,14 +323,16 @@ class Queries:
     async def private(self, scope: Scope, task: str) -> list[Entry]:
         """Return the private entries of a log. Raises Unreadable or UnknownEntry."""
         found = await self._pool.fetch(
-            "SELECT entry.number, entry.turn, entry.kind, entry.body FROM entry "
-            "JOIN task ON task.key = entry.task WHERE task.id = $1 AND task.agent = $2 "
-            f"AND task.tenant = $3 AND task.owner = $4 AND kind >= {PRIVATE} ORDER BY number",
+            "SELECT entry.number, entry.turn, entry.kind, entry.body, value.body FROM entry "
+            "JOIN task ON task.key = entry.task LEFT JOIN replay_value AS value "
+            "ON value.task = entry.task AND value.number = entry.number "
+            "WHERE task.id = $1 AND task.agent = $2 AND task.tenant = $3 AND task.owner = $4 "
+            f"AND kind >= {PRIVATE} ORDER BY entry.number",
             *_clean((task,)),
             *_scope(scope),
         )
         try:
-            return [private(*columns) for columns in found]
+            return [with_value(private(*columns), value) for *columns, value in found]
         except DECODING as error:
             raise self._reported(Unreadable("log", task, error)) from None
 

@@ -202,8 +202,19 @@ CREATE TABLE reservation (
 CREATE INDEX reservation_expires ON reservation (expires) WHERE expires IS NOT NULL;
 """
 
+# What only the replay of an unfinished turn needs, see `Private.beside`.
+_REPLAY_VALUES = """
+CREATE TABLE replay_value (
+  task BIGINT NOT NULL,
+  number INTEGER NOT NULL,
+  body BYTEA NOT NULL,
+  PRIMARY KEY (task, number)
+);
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     *(_FIRST, _WAITING, _LANES, _SUSPENDED, _MESSAGES, _CONTEXT_VALUES, _RESERVATIONS),
+    _REPLAY_VALUES,
 )
 """Each leads from the version that is its index to the next one."""
 
@@ -221,12 +232,13 @@ OTHERS = (
 
 SECURED = (
     *("task", "entry", "snapshot", "receipt", "line", "tally", "message", "context_value"),
-    "reservation",
+    *("reservation", "replay_value"),
 )
 ADDED = {
     "message": _MESSAGES,
     "context_value": _CONTEXT_VALUES,
     "reservation": _RESERVATIONS,
+    "replay_value": _REPLAY_VALUES,
 }
 """Those of them that are not in the first version."""
 POLICY = "dragoman_tenant"
@@ -316,7 +328,7 @@ async def secure(db: Any, on: bool) -> None:
 
 async def _secure(db: Any, table: str, *, on: bool) -> None:
     which = _TENANT
-    if table in ("entry", "snapshot", "line", "message"):
+    if table in ("entry", "snapshot", "line", "message", "replay_value"):
         which = f"EXISTS (SELECT 1 FROM task WHERE key = {table}.task AND task.{_TENANT})"
     elif table == "reservation":  # it belongs to no tenant
         which = "false"

@@ -67,6 +67,14 @@ _WRITTEN = """written AS (
 _ACCEPTED = """accepted AS (
   INSERT INTO message SELECT m.* FROM unnest({0}::message[]) AS m JOIN ok ON ok.key = m.task
 )"""
+_REPLAYS = """replayed AS (
+  INSERT INTO replay_value SELECT v.* FROM unnest({0}::replay_value[]) AS v
+  JOIN ok ON ok.key = v.task
+)"""
+_FINISHED = """finished AS (
+  DELETE FROM replay_value USING ok WHERE replay_value.task = ok.key
+  AND replay_value.task = ANY({0}::bigint[])
+)"""
 _BEHIND = """behind AS (
   UPDATE line SET behind = true FROM ok WHERE ok.hooked AND line.task = ok.key {but}
 )"""
@@ -298,6 +306,13 @@ class Transaction:
 
         self._messages.clear()
         entries = [fresh for row in rows for fresh in self._entries(row)]
+        finished = [row.key for row in rows if row.finished]
+        replays = [
+            (row.key, item.number, bytes(private_value(item)))
+            for row in rows
+            for item in row.replays
+            if not row.finished
+        ]
         counts = [count for row in rows for count in self._views(row)]
         new = [row for row in rows if row.before < 0]
         # in one order, so that processes that write to the same rows do not wait for each other
@@ -321,6 +336,10 @@ class Transaction:
             part(_WRITTEN, *map(list, zip(*entries, strict=True)))
         if self._messages:
             part(_ACCEPTED, list(self._messages))
+        if replays:
+            part(_REPLAYS, replays)
+        if finished:
+            part(_FINISHED, finished)
         if self._receipts:
             part(_RECEIVED, *map(list, zip(*map(_receipt_columns, self._receipts), strict=True)))
         if self._webhooks:
@@ -348,6 +367,8 @@ class Transaction:
                 if row.ready:
                     self.left = time.monotonic()
                 row.before, row.leased = row.version, row.lease
+                row.finished = False
+                row.replays = []
                 commits.append((row.id, row.head(), *self._written.get(row.id, ((), 0))))
         self._clear()
         if len(self._rows) > KEPT:

@@ -44,6 +44,7 @@ _LINES = (
     "SELECT task, webhook, cursor, attempts, due, parked, reason FROM line WHERE task = ANY($1) "
     "ORDER BY id"
 )
+_REPLAYS = "SELECT task, number, body FROM replay_value WHERE task = ANY($1) ORDER BY number"
 _TAKEN = (
     "SELECT u.place, task.id FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], "
     "$5::bytea[]) AS u(place, agent, tenant, owner, name) "
@@ -114,6 +115,9 @@ async def take(
                 reason=reason,
             )
         )
+    values: dict[int, list[tuple[int, bytes]]] = {key: [] for key in keys}
+    for key, number, body in await db.fetch(_REPLAYS, keys):
+        values[key].append((number, body))
     found = []
     for row in rows:
         try:
@@ -122,7 +126,9 @@ async def take(
                 for turn, kind, body in entries[row.key]
             ]
             found.append(
-                export_format.exported_task(row, items, receipts[row.key], webhooks[row.key])
+                export_format.exported_task(
+                    row, items, receipts[row.key], webhooks[row.key], values[row.key]
+                )
             )
         except (KeyError, ValueError) as error:
             broken(_broken(row.id, error))
@@ -231,6 +237,9 @@ class Tray:
         await self._copy("entry", (row for key, given, _ in tasks for row in _entries(key, given)))
         await self._copy("receipt", (row for key, given, _ in tasks for row in _stubs(key, given)))
         await self._copy("message", (row for key, given, _ in tasks for row in _sent(key, given)))
+        await self._copy(
+            "replay_value", (row for key, given, _ in tasks for row in _values(key, given))
+        )
         lines = [row for item in tasks for row in self._lines(*item)]
         await self.db.copy_records_to_table("line", records=lines, columns=_LINE)
         await self.db.execute(_LANED, list({row[0] for row in lines}))
@@ -316,6 +325,11 @@ def _sent(key: int, given: ExportedTask) -> Iterable[tuple[Any, ...]]:
     scope = (given.scope.agent, given.scope.tenant, given.scope.owner)
     for number, at in export_format.messages(given):
         yield *scope, digested(given.context), at, key, number
+
+
+def _values(key: int, given: ExportedTask) -> Iterable[tuple[Any, ...]]:
+    for each in given.replay_values:
+        yield key, each.number, bytes(each.value)
 
 
 def _able(given: ExportedTask) -> str | None:

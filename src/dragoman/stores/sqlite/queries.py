@@ -12,7 +12,7 @@ from dragoman.model.caller import Scope
 from dragoman.model.events import Entry, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
-from dragoman.stores.codec import PRIVATE, Outdated, private, snapshot, webhook_of
+from dragoman.stores.codec import PRIVATE, Outdated, private, snapshot, webhook_of, with_value
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.rows import FOUND, MINE, SqliteHead, entries, events
@@ -326,12 +326,13 @@ class Queries:
         base = row.key << BITS
         found = fetch(
             self.db,
-            f"SELECT place, turn, kind, body FROM entry WHERE place > ? AND place < ? "
-            f"AND kind >= {PRIVATE} ORDER BY place",
-            (base, base + (1 << BITS)),
+            "SELECT place - ?1, turn, kind, entry.body, replay_value.body FROM entry "
+            "LEFT JOIN replay_value ON task = ?2 AND number = place - ?1 "
+            f"WHERE place > ?1 AND place < ?3 AND kind >= {PRIVATE} ORDER BY place",
+            (base, row.key, base + (1 << BITS)),
         )
         try:
-            return [private(place - base, *rest) for place, *rest in found]
+            return [with_value(private(*columns), value) for *columns, value in found]
         except DECODING as error:
             raise self._unreadable("log", task, error) from None
 

@@ -12,7 +12,7 @@ from dragoman.stores.sqlite.driver import Connection
 from dragoman.stores.sqlite.schema import BITS
 from dragoman.stores.store import LARGE
 
-HANGING = ("snapshot", "receipt", "line", "message")
+HANGING = ("snapshot", "receipt", "line", "message", "replay_value")
 """The tables whose rows belong to a task."""
 
 _CHANGING = SqlHead.CHANGING
@@ -39,6 +39,7 @@ UPDATE = (
     f"UPDATE task SET {', '.join(f'{name} = {_USUAL[name]}' for name in SqlHead.USUAL)} "
     "WHERE key = ?"
 )
+ADD_VALUE = "INSERT INTO replay_value (task, number, body) VALUES (?, ?, ?)"
 SUSPEND = f"UPDATE task SET {', '.join(f'{name} = ?' for name in SqlHead.SUSPENDED)} WHERE key = ?"
 
 

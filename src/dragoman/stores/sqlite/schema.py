@@ -187,8 +187,19 @@ CREATE TABLE reservation (
 CREATE INDEX reservation_expires ON reservation (expires) WHERE expires IS NOT NULL;
 """
 
+# What only the replay of an unfinished turn needs, see `Private.beside`.
+_REPLAY_VALUES = """
+CREATE TABLE replay_value (
+  task INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  body BLOB NOT NULL,
+  PRIMARY KEY (task, number)
+) STRICT;
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     *(_FIRST, _ABOUT, _WAITING, _LANES, _SUSPENDED, _MESSAGES, _CONTEXT_VALUES, _RESERVATIONS),
+    _REPLAY_VALUES,
 )
 """Each leads from the version that is its index to the next one."""
 

@@ -17,6 +17,7 @@ from dragoman.stores.sqlite import context_values
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.rows import (
     ADD,
+    ADD_VALUE,
     FOUND,
     HANGING,
     MINE,
@@ -433,6 +434,8 @@ class Transaction:
         fresh: list[tuple[int, int, int, bytearray]] = []
         hooked: list[tuple[int]] = []
         suspended: list[tuple[Any, ...]] = []
+        replays: list[tuple[int, int, bytearray]] = []
+        finished: list[tuple[int]] = []
         for row in rows.values():
             if not row.key:
                 self._key += 1
@@ -452,6 +455,14 @@ class Transaction:
                 values = row.suspended()
                 suspended.append((*values, row.key))
                 row.unusual = values != (None, None, None)
+            if row.replays:
+                replays += [
+                    (row.key, item.number, bytearray(private_value(item))) for item in row.replays
+                ]
+                row.replays = []
+            if row.finished:
+                finished.append((row.key,))
+                row.finished = False
             self._views(row)
         db = self.db
         if new:
@@ -465,6 +476,10 @@ class Transaction:
         if self._messages:
             db.executemany(ADD_MESSAGE, self._messages)
             self._messages = []
+        if replays:
+            db.executemany(ADD_VALUE, replays)
+        if finished:
+            db.executemany("DELETE FROM replay_value WHERE task = ?", finished)
         if self._receipts:
             db.executemany(
                 "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",

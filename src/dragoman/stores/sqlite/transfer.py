@@ -26,7 +26,15 @@ from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.queries import Queries
 from dragoman.stores.sqlite.reservations import PUT as PUT_RESERVATION
 from dragoman.stores.sqlite.reservations import valid
-from dragoman.stores.sqlite.rows import COLUMNS, FOUND, HANGING, INSERT, SqliteHead, named
+from dragoman.stores.sqlite.rows import (
+    ADD_VALUE,
+    COLUMNS,
+    FOUND,
+    HANGING,
+    INSERT,
+    SqliteHead,
+    named,
+)
 from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
 from dragoman.stores.store import Unreadable
 from dragoman.stores.unreadable_rows import ASIDE, DECODING
@@ -93,7 +101,10 @@ def take(db: Connection, row: SqliteHead) -> ExportedTask:
             (row.key,),
         )
     )
-    return export_format.exported_task(row, entries, receipts, webhooks)
+    values = fetch(
+        db, "SELECT number, body FROM replay_value WHERE task = ? ORDER BY number", (row.key,)
+    )
+    return export_format.exported_task(row, entries, receipts, webhooks, values)
 
 
 def put(db: Connection, given: ExportedTask, *, replace: bool) -> Fate:
@@ -171,6 +182,9 @@ def _write(
     db.executemany(
         "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",
         ((scope, stub.key, stub.digest, key, stub.number) for stub in given.receipts),
+    )
+    db.executemany(
+        ADD_VALUE, ((key, each.number, bytes(each.value)) for each in given.replay_values)
     )
     for each in given.webhooks:
         id = export_format.webhook(each).config.id

@@ -110,7 +110,7 @@ async def test_messages_of_older_tables_are_in_their_conversations(url: str) -> 
     await ask(
         url,
         "UPDATE entry SET body = 'x' WHERE task = (SELECT key FROM task WHERE id = 'broken')",
-        "DROP TABLE message, context_value, reservation",
+        "DROP TABLE message, context_value, reservation, replay_value",
         "CREATE INDEX task_replied ON task (ended) WHERE replied",
         f"UPDATE about SET version = {schema.MIGRATIONS.index(schema._MESSAGES)}",
         "SELECT",
@@ -177,7 +177,10 @@ async def test_tables_of_another_application(url: str) -> None:
 
 # ---- row security --------------------------------------------------------------------------
 
-TABLES = ("task", "entry", "snapshot", "receipt", "line", "tally", "message", "context_value")
+TABLES = (
+    *("task", "entry", "snapshot", "receipt", "line", "tally", "message", "context_value"),
+    "replay_value",
+)
 
 
 async def tenants(url: str) -> PostgresStore:
@@ -193,6 +196,7 @@ async def tenants(url: str) -> PostgresStore:
         "INSERT INTO receipt SELECT agent, tenant, owner, id::bytea, '', key, 1 FROM task",
         "INSERT INTO context_value SELECT agent, tenant, owner, id::bytea, 1, '', '' FROM task",
         "INSERT INTO reservation SELECT 'space', id, '', NULL FROM task",
+        "INSERT INTO replay_value SELECT key, 1, '' FROM task",
         "SELECT",
     )
     return store

@@ -240,6 +240,7 @@ async def test_messages_of_older_files_are_in_their_conversations(tmp_path: Path
         db.execute("DROP TABLE message")
         db.execute("DROP TABLE context_value")
         db.execute("DROP TABLE reservation")
+        db.execute("DROP TABLE replay_value")
         db.execute("CREATE INDEX task_replied ON task (ended) WHERE replied = 1")
         db.execute(f"PRAGMA user_version = {schema.MIGRATIONS.index(schema._MESSAGES)}")
         db.commit()
