@@ -226,7 +226,7 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser(
         "demo",
-        help="run a demonstration with three agents",
+        help="run a demonstration with four agents",
         description="Start three agents on this machine, plan a trip with them, and kill one.",
         **examples("demo", "demo --once"),
     )
