@@ -126,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         db_parser,
         mcp_commands,
         mcp_servers,
+        payments_commands,
         registry_parser,
         skill_call,
         wallet_command,
@@ -237,6 +238,7 @@ def _parser() -> argparse.ArgumentParser:
         *(agent_commands, skill_call, wallet_command, webhook_commands, mcp_commands),
         *(registry_parser, db_parser),
         console_command,
+        payments_commands,
         completion,
     ):
         part.add(commands)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from dragoman import AgentCard, Message, Task
 from dragoman.client import Result
-from dragoman.payments.networks import KNOWN, short_name
+from dragoman.payments.networks import amount_in_words, short_name
 from dragoman.payments.objects import (
     MalformedObject,
     Offer,
@@ -100,11 +100,7 @@ def pause_text(said: Mapping[str, Any]) -> str:
 
 def in_words(required: Requirement) -> str:
     """A way to pay, for people."""
-    amount = f"{required.amount} units of {required.asset}"
-    for asset in KNOWN:
-        known = (asset.network, asset.address.lower())
-        if known == (required.network, required.asset.lower()):
-            amount = asset.shown(required.amount)
+    amount = amount_in_words(required.amount, required.asset, required.network)
     return f"{amount} on {short_name(required.network)} to {required.pay_to}"
 
 

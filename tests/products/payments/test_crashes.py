@@ -59,6 +59,7 @@ class Shop(Lives):
         how: str = "",
         node: bool = False,
         price: Price = PRICE,
+        **options: Any,
     ) -> None:
         self.records: list[PaymentRecord] = []
         facilitator = Dying(loopback.url, allow=["127.0.0.1"], timeout=5.0)
@@ -83,7 +84,8 @@ class Shop(Lives):
 
         rpc = Chain(f"{loopback.url}/rpc", allow=["127.0.0.1"])
         chains = {price.asset.network: rpc} if node else {}
-        merchant = Merchant(facilitator, record=record, settle_pauses=(0.01, 0.01), chains=chains)
+        options = {"settle_pauses": (0.01, 0.01), **options}
+        merchant = Merchant(facilitator, record=record, chains=chains, **options)
         super().__init__(work, store, durable=False, gate=merchant.price(price))
         self.agent.retries = retries
 
@@ -306,7 +308,7 @@ async def test_one_payment_for_all_turns(store: Store, facilitator: LoopbackFaci
 async def test_a_record_that_cannot_be_written(
     store: Store, facilitator: LoopbackFacilitator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.payments.merchant.RECORDS", 0)
+    monkeypatch.setattr("dragoman.payments.collection.RECORDS", 0)
     shop = Shop(store, facilitator)
 
     async def broken(found: PaymentRecord) -> None:
