@@ -19,7 +19,7 @@ BENCH_STAMP := $(VENV)/.bench
 .PHONY: help demo test fast docs interop soak console-test fuzz peers check format proto bench wheel clean
 
 help:
-	@echo "make demo    run the demo: three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
+	@echo "make demo    run the demo: three agents plan a trip, one is killed, and a fourth is paid (ONCE=1 ends after one round)"
 	@echo "make test    set up, run all checks and tests"
 	@echo "make fast    run the quick tests of the units, the bindings and the docs, in about a minute"
 	@echo "make docs    check code blocks, links and tables in the docs"

@@ -227,8 +227,8 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser(
         "demo",
-        help="run a demonstration with three agents",
-        description="Start three agents on this machine, plan a trip with them, and kill one.",
+        help="run a demonstration with four agents",
+        description="Start agents on this machine, plan a trip with them, kill one, and pay one.",
         **examples("demo", "demo --once"),
     )
     demo.add_argument("--once", action="store_true", help="stop after one round")

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from secrets import token_urlsafe
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
+
+from msgspec import Struct
 
 from dragoman import A2AError, Caller
 from dragoman.console.http import ACTION_HEADER, Forbidden, Request
@@ -90,16 +92,26 @@ class Access:
         return self.open
 
 
+class Credentials(Struct, frozen=True):
+    """What a person has typed, as a request has it. Without anything, the credentials are those of
+    the connection: a client certificate."""
+
+    headers: Mapping[str, str] = {}
+    query: Mapping[str, str] = {}
+
+
 async def log_in(
-    request: Request, headers: Mapping[str, str], *, operator: bool = True
+    request: Request, credentials: Credentials, *, operator: bool = True
 ) -> Caller | None:
     """The caller with these credentials; None if there is none, or, for an operator, if it may not
     see the console."""
-    names = {name.lower().encode() for name in headers}
-    kept = [(name, value) for name, value in request.scope["headers"] if name not in names]
-    given = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    names = {name.lower().encode() for name in credentials.headers}
+    headers = [(name, value) for name, value in request.scope["headers"] if name not in names]
     try:
-        caller: Caller = await request.scope["dragoman.authenticate"]([*kept, *given])
+        for name, value in credentials.headers.items():
+            headers.append((name.lower().encode(), value.encode("latin-1")))
+        query = urlencode(credentials.query).encode()
+        caller: Caller = await request.scope["dragoman.authenticate"](headers, query)
     except (A2AError, UnicodeEncodeError):
         return None
     return caller if not operator or may_see(caller) else None

@@ -106,6 +106,7 @@ class Work(StoreOfGate):
         else:
             turn, journal, sends = run.turn, run.journal, run.turn._sends
             run.journal = turn._journal = turn._sends = None
+            turn._forget_events()  # of the gate: a replay makes them again, and does not emit them
             run.detached = True
             try:
                 async with asyncio.timeout(timeout):

@@ -125,6 +125,26 @@ async def test_a_gate_asks_first_and_adds_to_the_end(store: Store) -> None:
     assert lives.done == {"check": 1, "COMPLETED": 1}
 
 
+@pytest.mark.parametrize("forgets", [True, False])
+async def test_the_question_of_a_gate_is_no_forgotten_event(
+    store: Store, caplog: pytest.LogCaptureFixture, forgets: bool
+) -> None:
+    async def handler(turn: Turn) -> str:
+        if forgets:
+            turn.working("Soon")
+        return "done"
+
+    lives = gated(handler, store, durable=False)
+    task = (await lives.send("work")).head.id
+    await lives.life()
+    await answer(lives, task, ticket=7)
+    await lives.life()
+    assert texts(await lives.task(task)) == ["done"]
+    found = [one.message for one in caplog.records if "not yielded" in one.message]
+    assert len(found) == forgets, found
+    assert not forgets or "test_gates.py" in found[0]
+
+
 async def test_a_gate_may_end_the_task_without_its_handler(store: Store) -> None:
     async def handler(turn: Turn) -> None:
         raise AssertionError("not reached")

@@ -107,7 +107,7 @@ class LoopbackFacilitator:
         self.spoiler = Spoiler()
         self.away = 0
         """How many of the next calls of `verify` are not answered."""
-        self.released = asyncio.Event()
+        self.settling, self.released = asyncio.Event(), asyncio.Event()
         self.on_settle: Any = None
         """Called once instead of `settle`."""
         self.node_away = self.forgets = False
@@ -138,6 +138,7 @@ class LoopbackFacilitator:
         body = await self._body(request, "settle")
         payload = body["paymentPayload"]
         trouble = self.trouble.pop(0) if self.trouble else ""
+        self.settling.set()
         if trouble == "silent":
             await self.released.wait()
         why = self.chain.refusal(payload, body["paymentRequirements"])
