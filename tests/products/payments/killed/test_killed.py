@@ -13,7 +13,7 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,7 @@ class Market:
         self.folder = folder
         self.records, self.work = folder / "records", folder / "work"
         self.kills: Counter[str] = Counter()
+        self.bought = asyncio.Event()
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Market]:
@@ -143,8 +144,7 @@ class Market:
             "facilitator": lambda: self.facilitator,
         }
         names: list[str] = []
-        while True:
-            await asyncio.sleep(chance.uniform(*PAUSE))
+        while not await self._over(chance.uniform(*PAUSE)):
             names = names or chance.sample(list(targets), len(targets))
             target = targets[name := names.pop()]()
             if target.process.returncode is not None:
@@ -153,6 +153,13 @@ class Market:
             self.kills[name] += 1
             await asyncio.sleep(chance.uniform(0, 0.5))
             await target.start()
+
+    async def _over(self, seconds: float) -> bool:
+        """Whether everything is bought; waits so long for that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.bought.wait()
+        return self.bought.is_set()
 
     def books(self) -> Books:
         """What each side knows."""
