@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -431,8 +431,7 @@ def _check_origin(required: Requirement, url: str, asset: Asset) -> None:
     """Raise PaymentRefused if an offer names a resource at another origin."""
     resource = required.resource
     try:
-        whole = urljoin(url, resource)
-        elsewhere = bool(urlsplit(whole).netloc) and _origin(whole) != _origin(url)
+        elsewhere = bool(urlsplit(resource).netloc) and _origin(resource) != _origin(url)
     except ValueError:
         elsewhere = True
     if elsewhere:
