@@ -41,6 +41,9 @@ class Merchant:
     each network: with one, a payment is settled when its transfer is on the chain; without one,
     when the facilitator says so.
 
+    `second` checks and settles a payment if the first facilitator gave no answer when it was to
+    check it. What was sent to one of them for settlement is never sent to the other.
+
     With `settle="after"`, a skill works before its payment is settled, and its output is held back
     until then: it must return its output, and end before the authorization does.
 
@@ -53,6 +56,7 @@ class Merchant:
         self,
         facilitator: Facilitator,
         *,
+        second: Facilitator | None = None,
         versions: Sequence[str] = ("0.2",),
         x402_version: int = 1,
         record: Record | None = None,
@@ -70,7 +74,7 @@ class Merchant:
         if settle not in ("before", "after"):
             raise ValueError("Merchant: settle must be 'before' or 'after'")
         check_installed()  # now, and not at the first payment
-        self.facilitator = facilitator
+        self.facilitators = (facilitator, *((second,) if second is not None else ()))
         self.uris = tuple(URIS[version] for version in URIS if version in versions)
         self.x402_version = x402_version
         self.settle_pauses = tuple(settle_pauses)

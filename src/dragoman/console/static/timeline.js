@@ -1,6 +1,7 @@
 // The log of a task as a timeline. Chunks of one artifact that follow each other are one item.
 
 import { html, useState } from "./vendor/preact.js";
+import { GRANT } from "./a2a.js";
 import { get } from "./api.js";
 import { clock, moment, number, plain, shortId } from "./format.js";
 import { Json, Parts } from "./parts.js";
@@ -68,6 +69,12 @@ function named(item) {
   return PRIVATE[kind] ? [PRIVATE[kind], rest.join(" ")] : [TITLES.private, item.name || ""];
 }
 
+// What a message says about an approval.
+function said(item) {
+  const grant = item.kind === "message" && item.metadata?.[GRANT];
+  return grant && typeof grant === "object" ? (grant.approved ? "approves" : "declines") : "";
+}
+
 const stateWord = (state) => String(state).replace(/^TASK_STATE_/, "").toLowerCase().replace(/_/g, "-");
 
 export function Timeline({ items, task, at, onPick }) {
@@ -94,6 +101,7 @@ function Item({ item, task, at, onPick }) {
       ${item.state && html` <span class=${`state ${item.state}`}>${item.state}</span>`}
       ${item.kind === "artifact" && html` <span>${plain(item.name || item.id)}</span>`}
       ${item.kind === "private" && html` <span>${plain(named(item)[1])}</span>`}
+      ${said(item) && html` <span class=${`state ${said(item) === "approves" ? "completed" : "failed"}`}>${said(item)}</span>`}
       ${item.who && html` <span class="dim">from ${plain(item.who)}</span>`}
       ${item.skill && html` <span class="dim">skill ${plain(item.skill)}</span>`}
       ${many && html` <span class="dim">${number(item.count)} chunks</span>`}
