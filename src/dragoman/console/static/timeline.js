@@ -4,6 +4,7 @@ import { html, useState } from "./vendor/preact.js";
 import { get } from "./api.js";
 import { clock, number, plain } from "./format.js";
 import { Json, Parts } from "./parts.js";
+import { payment } from "./payments.js";
 import { Virtual } from "./virtual.js";
 
 const TAIL = 20_000; // characters of a text that grows by chunks
@@ -61,6 +62,7 @@ export function Timeline({ items, task, at, onPick }) {
 function Item({ item, task, at, onPick }) {
   const later = at !== null && item.from > at;
   const many = item.count > 1;
+  const paid = payment(item.metadata);
   const place = many ? `${number(item.from)}–${number(item.to)}` : number(item.from);
   return html`<article class=${`entry ${item.kind} ${later ? "later" : ""}`} role="listitem">
     <header>
@@ -72,6 +74,7 @@ function Item({ item, task, at, onPick }) {
       ${item.kind === "private" && html` <span>${plain(item.name || "")}</span>`}
       ${item.who && html` <span class="dim">from ${plain(item.who)}</span>`}
       ${item.skill && html` <span class="dim">skill ${plain(item.skill)}</span>`}
+      ${paid && html` <span class=${`state ${paid.look}`}>${paid.status}</span> <span>${paid.words}</span>`}
       ${many && html` <span class="dim">${number(item.count)} chunks</span>`}
       ${item.at && html`<time class="dim" datetime=${item.at}>${clock(item.at)}</time>`}
     </header>
