@@ -18,7 +18,14 @@ from dragoman._resume import resume
 from dragoman._serve import serve
 from dragoman._version import __version__ as __version__
 from dragoman.agent.agent import Agent, AgentError
-from dragoman.agent.gate import Gate, GatedWork, GateStore, MaintainedGate, PrivateMetadata
+from dragoman.agent.gate import (
+    Gate,
+    GatedWork,
+    GateStore,
+    MaintainedGate,
+    OutputGate,
+    PrivateMetadata,
+)
 from dragoman.agent.step_results import StepFailed, StepUncertain
 from dragoman.agent.turn import Turn
 from dragoman.agent.user_error import UserError
@@ -73,6 +80,7 @@ __all__ = [
     "JsonSchema",
     "MaintainedGate",
     "Message",
+    "OutputGate",
     "Part",
     "PrivateMetadata",
     "RemoteTask",

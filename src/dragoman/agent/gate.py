@@ -65,7 +65,7 @@ class GatedWork(GateStore, Protocol):
     """The value that the gate has kept for this task in an earlier turn, or in this one with
     `save`; None if there is none. The handler has its own, see `Turn.saved`."""
 
-    async def run(self) -> TaskStatusUpdateEvent | None:
+    async def run(self, timeout: float | None = None) -> TaskStatusUpdateEvent | None:
         """Run the handler and return the status with which it ended the task; None if it waits for
         the client. The status is logged when the gate returns, and not at all if the gate raises an
         exception or has ended the task itself.
@@ -74,7 +74,14 @@ class GatedWork(GateStore, Protocol):
         as often as the agent's `retries` allow; then the status is `failed`. What the gate does
         after `run` finds the same status when the turn runs again. If the task is canceled, the
         status is `canceled`, and the gate has the rest of the grace period. If the worker must give
-        the task to another one, CancelledError is raised, which the gate lets pass."""
+        the task to another one, CancelledError is raised, which the gate lets pass.
+
+        A handler that is not durable is canceled after `timeout` seconds; then the status is
+        `failed`."""
+
+    def publish(self) -> None:
+        """Have the output of the handler logged when the gate returns, before the status. Only a
+        gate with `holds_output` needs to call it."""
 
     async def save(self, value: Any) -> None:
         """Keep a JSON value or bytes for the later turns of this task. Clients never see it. It is
@@ -117,6 +124,17 @@ class PrivateMetadata(Protocol):
         """The keys. In all messages to the agent, their values are taken out before the message is
         logged: handlers, the history of the task, streams, webhooks and the console do not have
         them. `GatedWork.private_metadata` returns them."""
+
+
+@runtime_checkable
+class OutputGate(Protocol):
+    """A gate that has this may hold back the output of its handler."""
+
+    @property
+    def holds_output(self) -> bool:
+        """Whether nothing of what the handler says and returns is logged before the gate returns,
+        and nothing at all unless it has called `work.publish()`. The handler must return its
+        output: it is no generator, it is not durable, and it does not ask its client."""
 
 
 @runtime_checkable
@@ -173,6 +191,11 @@ def private_keys(gates: Iterable[object]) -> frozenset[str]:
         if isinstance(gate, PrivateMetadata):
             found.update(gate.private_metadata)
     return frozenset(found)
+
+
+def holds_output(gate: object) -> bool:
+    """Whether a gate holds back the output of its handler."""
+    return isinstance(gate, OutputGate) and gate.holds_output
 
 
 def _merged(first: Metadata | None, second: Metadata | None) -> Metadata | None:

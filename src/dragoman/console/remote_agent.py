@@ -27,6 +27,8 @@ FAILURES = (A2AError, OSError, ValueError, ModuleNotFoundError)
 """What a call may raise."""
 
 
+MOST = 100
+"""The most tasks in a list."""
 UNREADABLE = "INVALID_AGENT_RESPONSE"
 """The reason in the client's errors about answers that it cannot read."""
 
@@ -232,7 +234,7 @@ class RemoteAgent:
             case "CancelTask":
                 return await client.task(params["id"]).cancel()
             case "ListTasks":
-                tasks = [task async for task in _some(client, params.get("contextId", ""))]
+                tasks = [task async for task in _some(client, params)]
                 return {"tasks": tasks, "nextPageToken": "", "totalSize": len(tasks)}
             case _:
                 raise ValueError(f"the inspector has no call {method[:40]!r}")
@@ -260,12 +262,18 @@ class RemoteAgent:
         return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}}
 
 
-async def _some(client: Client, context: str) -> AsyncIterator[Task]:
+async def _some(client: Client, params: Mapping[str, Any]) -> AsyncIterator[Task]:
     number = 0
-    async for task in client.list(context=context):
+    found = client.list(
+        context=params.get("contextId", ""),
+        history=params.get("historyLength"),
+        artifacts=params.get("includeArtifacts"),
+        page=MOST,
+    )
+    async for task in found:
         yield task
         number += 1
-        if number >= 100:
+        if number >= MOST:
             return
 
 

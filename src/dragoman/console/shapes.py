@@ -112,6 +112,8 @@ class PartView(Shape, frozen=True, kw_only=True):
     filename: str = ""
     size: int = 0
     path: str = ""
+    raw: str = ""
+    """The content of a file in base64, in a log that is saved."""
     url: str = ""
     image: bool = False
     cut: int = 0

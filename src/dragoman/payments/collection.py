@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman import GatedWork, Message, Part, Role, StepFailed, Turn
+from dragoman import GatedWork, Message, Part, Role, StepFailed, TaskState, Turn
 from dragoman.payments.books import NONCES, Kind, PaymentRecord
-from dragoman.payments.checks import Refusal, compared
+from dragoman.payments.checks import MARGIN, Refusal, compared
 from dragoman.payments.extension import (
     ERROR,
     PAYLOAD,
@@ -48,6 +49,10 @@ TRIES = 3
 """How often a task asks for its payment."""
 NONCE_SPACE = "x402.nonces"
 """The space of the reservations of nonces."""
+SETTLE_TIME = 30
+"""How many seconds before the end of the authorization work must end that is paid afterwards."""
+LEAST = 60
+"""How many seconds the authorization of such a payment must be valid at least."""
 RECORDS = 3
 """How often to try again to record a payment."""
 
@@ -62,6 +67,12 @@ class Payment(Struct, frozen=True):
     version: int = 1
     """The version of the x402 objects."""
 
+    def conclude(self, work: GatedWork) -> None:
+        """Add the receipts to the message that ends the task."""
+        receipts = [receipt_object(one, self.version) for one in self.receipts]
+        said = {STATUS: PaymentStatus.COMPLETED.value, RECEIPTS: receipts}
+        work.conclude(said, f"Paid {self.text}", extensions=(self.uri,))
+
 
 class Checked(Struct, frozen=True):
     """How the check of a payment ended."""
@@ -72,7 +83,9 @@ class Checked(Struct, frozen=True):
     error: str = ""
     reason: str = ""
     silent: bool = False
-    """The facilitator gave no answer: nothing has happened."""
+    """No facilitator gave an answer: nothing has happened."""
+    facilitator: str = ""
+    """The URL of the one that has checked it."""
 
 
 class Collection:
@@ -84,6 +97,8 @@ class Collection:
         self._merchant, self._turn, self._work = merchant, turn, work
         self._offer, self._uri = offer, uri
         self._receipts: list[Receipt] = []
+        self._unknown = False
+        """Whether the payment was carried out is not known, and the task has failed."""
 
     async def run(self) -> Payment | None:
         """Return the payment; None if there is none, and the task has ended."""
@@ -105,22 +120,56 @@ class Collection:
             await self._turn.emit(self._turn.working(verified))
             signed, required = checked.authorization, checked.required
             record = payment_record(self._turn, self._work, signed, required)
-            settlement = Settlement(self._merchant, self._turn, self._work, record)
-            receipt = await settlement.run(signed, required)
-            if receipt is None:
-                await note(self._merchant, self._turn, self._work, record, "unsettled")
-                text = "It is not known whether the payment was carried out"
-                await self._fail(PaymentError.SETTLEMENT_FAILED, f"{text}; nothing was done for it")
+            url = checked.facilitator
+            settlement = Settlement(self._merchant, url, self._turn, self._work, record)
+            if self._merchant.settle == "after":
+                await self._work_first(settlement, signed, required)
                 return None
-            self._receipts.append(receipt)
-            if receipt.success:
-                record = replace(record, transaction=receipt.transaction)
-                await note(self._merchant, self._turn, self._work, record, "settled")
-                version, text = self._offer.version, in_words(required)
-                return Payment(tuple(self._receipts), record, text, self._uri, version)
-            error, reason = error_of(receipt.error), "the payment was not carried out"
+            payment = await self._settled(settlement, signed, required)
+            if payment is not None or self._unknown:
+                return payment
+            error, reason = error_of(self._receipts[-1].error), "the payment was not carried out"
         await self._fail(error or PaymentError.SETTLEMENT_FAILED, f"There is no payment: {reason}")
         return None
+
+    async def _work_first(
+        self, settlement: Settlement, signed: Authorization, required: Requirement
+    ) -> None:
+        """Have the work done, and then the payment settled; the output is held back until then."""
+        # on replay, how it ended is in the log
+        end = await self._work.run(max(signed.valid_before - time.time() - SETTLE_TIME, 0.0))
+        if end is None or end.status.state is not TaskState.COMPLETED:
+            said = {STATUS: PaymentStatus.FAILED.value}
+            self._work.conclude(said, "Nothing was paid", extensions=(self._uri,))
+            return
+        payment = await self._settled(settlement, signed, required)
+        if payment is not None:
+            await self._work.save(msgspec.to_builtins(payment))
+            payment.conclude(self._work)
+            self._work.publish()
+        elif not self._unknown:
+            error = error_of(self._receipts[-1].error)
+            await self._fail(error, "The payment was not carried out, so there is no result")
+
+    async def _settled(
+        self, settlement: Settlement, signed: Authorization, required: Requirement
+    ) -> Payment | None:
+        """Have a payment settled; None if it was not, and the task has failed if that is not
+        known."""
+        receipt, record = await settlement.run(signed, required), settlement.record
+        if receipt is None:
+            self._unknown = True
+            await note(self._merchant, self._turn, self._work, record, "unsettled")
+            text = "It is not known whether the payment was carried out, so there is no result"
+            await self._fail(PaymentError.SETTLEMENT_FAILED, text)
+            return None
+        self._receipts.append(receipt)
+        if not receipt.success:
+            return None
+        record = replace(record, transaction=receipt.transaction)
+        await note(self._merchant, self._turn, self._work, record, "settled")
+        version, text = self._offer.version, in_words(required)
+        return Payment(tuple(self._receipts), record, text, self._uri, version)
 
     async def _ask(self, error: str, reason: str) -> Message:
         offer = Offer(self._offer.accepts, self._offer.version, reason)
@@ -156,18 +205,22 @@ class Collection:
         except MalformedObject as error:
             return refused(PaymentError.INVALID_SIGNATURE, str(error))
         # to recover the signer takes milliseconds
-        found = await asyncio.to_thread(compared, payload, self._offer, time.time())
+        margin = LEAST if self._merchant.settle == "after" else MARGIN
+        found = await asyncio.to_thread(compared, payload, self._offer, time.time(), margin)
         if isinstance(found, Refusal):
             return refused(found.error, found.reason)
-        try:
-            verdict = await self._merchant.facilitator.verify(payload, found)
-        except NoAnswer as error:
-            return refused(PaymentError.SETTLEMENT_FAILED, str(error), silent=True)
-        if not verdict.valid:
-            return refused(error_of(verdict.reason), "the facilitator refuses the payment")
-        if not await self._reserve(payload.authorization, found):
-            return refused(PaymentError.DUPLICATE_NONCE, "the payment was used before")
-        return Checked(found, payload.authorization)
+        for facilitator in self._merchant.facilitators:
+            try:
+                verdict = await facilitator.verify(payload, found)
+            except NoAnswer as error:
+                silence = str(error)
+                continue
+            if not verdict.valid:
+                return refused(error_of(verdict.reason), "the facilitator refuses the payment")
+            if not await self._reserve(payload.authorization, found):
+                return refused(PaymentError.DUPLICATE_NONCE, "the payment was used before")
+            return Checked(found, payload.authorization, facilitator=facilitator.url)
+        return refused(PaymentError.SETTLEMENT_FAILED, silence, silent=True)
 
     async def _reserve(self, signed: Authorization, required: Requirement) -> bool:
         """Whether this task is the first that uses the payment."""

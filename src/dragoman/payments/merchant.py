@@ -7,19 +7,19 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from dragoman import AgentExtension, GatedWork, GateStore, TaskState, Turn
 from dragoman.payments.books import RETENTION, GateBooks, PaymentRecord, Refund, refunded
 from dragoman.payments.chain import Chain
-from dragoman.payments.collection import Collection, Payment, note, record_of
-from dragoman.payments.extension import PAYLOAD, RECEIPTS, STATUS, URIS, PaymentStatus, active
+from dragoman.payments.collection import LEAST, Collection, Payment, note, record_of
+from dragoman.payments.extension import PAYLOAD, URIS, active
 from dragoman.payments.facilitator import Facilitator
 from dragoman.payments.lookup import look_up
 from dragoman.payments.networks import network_of
-from dragoman.payments.objects import VERSIONS, Offer, receipt_object
+from dragoman.payments.objects import VERSIONS, Offer
 from dragoman.payments.price import Price
 from dragoman.payments.signing import check_installed
 
@@ -41,6 +41,12 @@ class Merchant:
     each network: with one, a payment is settled when its transfer is on the chain; without one,
     when the facilitator says so.
 
+    `second` checks and settles a payment if the first facilitator gave no answer when it was to
+    check it. What was sent to one of them for settlement is never sent to the other.
+
+    With `settle="after"`, a skill works before its payment is settled, and its output is held back
+    until then: it must return its output, and end before the authorization does.
+
     The books of all payments are in the store for `retention` seconds, or for ever (None): see
     `Books`. `record` is called, too, once or more for each record of a payment; a record that is
     repeated is equal but for its time. If it pays an owed payment back, it returns the Refund.
@@ -50,12 +56,14 @@ class Merchant:
         self,
         facilitator: Facilitator,
         *,
+        second: Facilitator | None = None,
         versions: Sequence[str] = ("0.2",),
         x402_version: int = 1,
         record: Record | None = None,
         settle_pauses: Sequence[float] = PAUSES,
         chains: Mapping[str, Chain] | None = None,
         retention: float | None = RETENTION,
+        settle: Literal["before", "after"] = "before",
     ) -> None:
         if isinstance(versions, str) or not versions or not set(versions) <= set(URIS):
             raise ValueError(f"Merchant: versions: expected a list of {', '.join(URIS)}")
@@ -63,13 +71,16 @@ class Merchant:
             raise ValueError("Merchant: x402_version must be 1 or 2")
         if retention is not None and not retention > 0:
             raise ValueError("Merchant: retention must be greater than 0, or None for ever")
+        if settle not in ("before", "after"):
+            raise ValueError("Merchant: settle must be 'before' or 'after'")
         check_installed()  # now, and not at the first payment
-        self.facilitator = facilitator
+        self.facilitators = (facilitator, *((second,) if second is not None else ()))
         self.uris = tuple(URIS[version] for version in URIS if version in versions)
         self.x402_version = x402_version
         self.settle_pauses = tuple(settle_pauses)
         self.chains = {network_of(name): chain for name, chain in (chains or {}).items()}
         self.retention = retention
+        self.settle = settle
         self.token = secrets.token_bytes(16)
         """Names this merchant among those that look payments up."""
         self._record = record
@@ -77,6 +88,8 @@ class Merchant:
     def price(self, price: Price | PriceOf) -> PaidSkill:
         """Return the gate of a skill that costs this. A function gets the turn, and returns the
         price of its request, or None if it is free."""
+        if self.settle == "after" and isinstance(price, Price) and price.timeout <= LEAST:
+            raise ValueError(f"Price: timeout must be greater than {LEAST} with settle='after'")
         return PaidSkill(self, price)
 
     def books(self, store: GateStore) -> GateBooks:
@@ -127,6 +140,11 @@ class PaidSkill:
         """See `dragoman.PrivateMetadata`."""
         return (PAYLOAD,)
 
+    @property
+    def holds_output(self) -> bool:
+        """See `dragoman.OutputGate`."""
+        return self._merchant.settle == "after"
+
     async def maintain(self, store: GateStore) -> None:
         """See `dragoman.MaintainedGate`."""
         await look_up(self._merchant, store)
@@ -139,12 +157,11 @@ class PaidSkill:
                 return
             await work.save(msgspec.to_builtins(payment))
         payment = msgspec.convert(work.saved, Payment)
+        work.publish()
         if payment.record is None:  # it is free
             await work.run()
             return
-        receipts = [receipt_object(one, payment.version) for one in payment.receipts]
-        said = {STATUS: PaymentStatus.COMPLETED.value, RECEIPTS: receipts}
-        work.conclude(said, f"Paid {payment.text}", extensions=(payment.uri,))
+        payment.conclude(work)
         end = await work.run()
         if end is not None and end.status.state is not TaskState.COMPLETED:
             await note(self._merchant, turn, work, payment.record, "owed")

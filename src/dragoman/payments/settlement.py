@@ -30,11 +30,19 @@ class Settlement:
     """The settlement of one payment."""
 
     def __init__(
-        self, merchant: Merchant, turn: Turn, work: GatedWork, record: PaymentRecord
+        self,
+        merchant: Merchant,
+        facilitator: str,
+        turn: Turn,
+        work: GatedWork,
+        record: PaymentRecord,
     ) -> None:
-        self._merchant, self._turn, self._work = merchant, turn, work
+        self._merchant = merchant
+        known = (one for one in merchant.facilitators if one.url == facilitator)
+        self._facilitator = next(known, None)
+        self._turn, self._work = turn, work
         self._books = merchant.books(work)
-        self._record = record
+        self.record = record
 
     async def run(self, signed: Authorization, required: Requirement) -> Receipt | None:
         """How the payment was settled; None if that is not known."""
@@ -56,10 +64,10 @@ class Settlement:
     async def _send(self, signed: Authorization, required: Requirement, again: bool) -> Settled:
         """Send the payment. It is open from before that until it is known that nothing came of it,
         or until its task has ended."""
-        await self._books.open(self._record)
+        await self._books.open(self.record)
         found = await self._sent(signed, required, again)
         if found.receipt is not None and not found.receipt.success:
-            await self._books.close(self._record)
+            await self._books.close(self.record)
         return found
 
     async def _sent(self, signed: Authorization, required: Requirement, again: bool) -> Settled:
@@ -67,7 +75,9 @@ class Settlement:
         reason proves that nothing was sent: else, the payment may have been carried out."""
         receipt: Receipt | None
         try:
-            receipt = await self._merchant.facilitator.settle(await self._payload(), required)
+            if self._facilitator is None:
+                raise NoAnswer("this merchant has another facilitator now")
+            receipt = await self._facilitator.settle(await self._payload(), required)
         except NoAnswer as error:
             logger.warning("the settlement of a payment is not known: %s", error)
             receipt = None

@@ -82,11 +82,25 @@ class Shop(Lives):
                 return
             yield "two"
 
+        async def returns(turn: Turn) -> str:
+            self.done["work"] += 1
+            await turn.emit(turn.artifact("one, "))
+            await self.point()
+            if how == "fails":
+                raise ValueError("broken")
+            if how == "rejects":
+                await turn.emit(turn.reject("No"))
+            if how == "waits":
+                await asyncio.sleep(60)
+            return "two"
+
         rpc = Chain(f"{loopback.url}/rpc", allow=["127.0.0.1"])
         chains = {price.asset.network: rpc} if node else {}
         options = {"settle_pauses": (0.01, 0.01), **options}
         merchant = Merchant(facilitator, record=record, chains=chains, **options)
-        super().__init__(work, store, durable=False, gate=merchant.price(price))
+        handler: Any = returns if merchant.settle == "after" else work
+        gate = merchant.price(price)
+        super().__init__(handler, store, id="work", durable=False, gate=gate)
         self.agent.retries = retries
 
     async def say(self, message: Message) -> str:

@@ -22,6 +22,7 @@ from tests.products.payments.loopback_facilitator import (
     SHOP,
     TOKEN,
     LoopbackFacilitator,
+    loopback_facilitator,
 )
 from tests.products.payments.parts import (
     PRICE,
@@ -305,6 +306,50 @@ async def test_the_facilitator_is_away_for_a_while(
     assert said.count("payment-required") == said.count("payment-submitted") == 2
     # the same payment came again
     assert len({str(body["paymentPayload"]) for body in facilitator.bodies}) == 1
+
+
+async def pay(shop: Shop) -> Any:
+    """Pay for a task, once."""
+    async with shop.connect() as client:
+        result = await client.send("tides")
+        paid = submitted(await payment(offer_of(result)))
+        return await client.task(result.task.id).reply(paid)  # type: ignore[union-attr]
+
+
+async def test_a_second_facilitator(facilitator: LoopbackFacilitator) -> None:
+    async with loopback_facilitator() as other:
+        other.chain = facilitator.chain
+        shop = Shop(facilitator, second=other.client())
+        # the first is asked if it answers
+        assert (await pay(shop)).ok
+        assert (facilitator.asked, other.asked) == ({"verify": 1, "settle": 1}, {})
+        facilitator.away = 1
+        assert (await pay(shop)).ok
+        assert (facilitator.asked, other.asked) == (
+            {"verify": 2, "settle": 1},
+            {"verify": 1, "settle": 1},
+        )
+        # what the first refuses is not tried at the second
+        balances = facilitator.chain.balances.copy()
+        facilitator.chain.balances.clear()
+        assert said(await pay(shop))[ERROR] == "INSUFFICIENT_FUNDS"
+        facilitator.chain.balances.update(balances)
+        assert other.asked["verify"] == 1
+        # nor what was sent to the first to be settled
+        facilitator.trouble = ["lost"] * 9
+        result = await pay(shop)
+        assert (result.state, shop.kinds[-1]) == (TaskState.FAILED, "unsettled")
+        assert other.asked == {"verify": 1, "settle": 1}
+        # and what was sent to the second is not sent to the first
+        facilitator.away, other.trouble = 1, ["lost"] * 9
+        settled = facilitator.asked["settle"]
+        result = await pay(shop)
+        assert (result.state, shop.kinds[-1]) == (TaskState.FAILED, "unsettled")
+        assert facilitator.asked["settle"] == settled and other.asked["settle"] > 2
+        # nothing has happened if both are away
+        facilitator.away = other.away = 9
+        assert (await pay(shop)).state is TaskState.INPUT_REQUIRED
+        assert facilitator.asked["settle"] == settled
 
 
 async def test_the_facilitator_is_away(facilitator: LoopbackFacilitator) -> None:

@@ -27,7 +27,7 @@ function Card({ agent }) {
   const findings = agent.findings || [];
   return html`<article class="box">
     <header class="talk-head"><h1>${plain(agent.name)}</h1> <span class="dim">${plain(card.version || "")}</span><span class="grow"></span>
-      <a class="button quiet" href=${`#/chat/${agent.key}`}>Chat</a> <a class="button quiet" href=${`#/tasks?agent=${encodeURIComponent(agent.key)}`}>Tasks</a></header>
+      <span class="pair"><a class="button quiet" href=${`#/chat/${agent.key}`}>Chat</a> <a class="button quiet" href=${`#/tasks?agent=${encodeURIComponent(agent.key)}`}>Tasks</a></span></header>
     ${agent.error && html`<p class="bad">${plain(agent.error)}</p>`}
     <p>${plain(card.description || "")}</p>
     ${card.provider && html`<p class="dim">by ${link(card.provider.url || "", card.provider.organization || "")}</p>`}

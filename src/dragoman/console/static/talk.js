@@ -39,13 +39,13 @@ export function TaskTalk({ task, session, running, onStop, onResume, onCancel, o
     ${asked && html`<${Message} message=${asked} />`}
     ${schema && state === "input-required" && html`<div class="bubble theirs"><${Form} schema=${schema} submit="Answer" onSend=${(data) => onAnswer([{ data }])} /></div>`}
     ${grant && !grant.used && html`<div class="bubble theirs approval"><b>May the agent do this?</b><${Json} value=${grant.operation} />
-      <button onClick=${() => approve(true)}>Approve</button> <button class="quiet" onClick=${() => approve(false)}>Decline</button></div>`}
+      <p class="task-line"><button onClick=${() => approve(true)}>Approve</button> <button class="quiet" onClick=${() => approve(false)}>Decline</button></p></div>`}
     ${price?.asks && html`<p class="note payment">The agent asks for a payment of ${plain(price.price)}. Nothing was paid: the console has no wallet. <code>dragoman task pay URL ${task.id} --pay-max AMOUNT</code> pays it.</p>`}
     ${state === "auth-required" && !grant && html`<p class="note">The agent waits until somebody has logged in where it says, then it goes on.</p>`}
     <p class="task-line"><span class=${`state ${state}`}>${state}</span>
       ${session.source === "app" && html`<a href=${`#/task/${task.id}`}>Log</a>`}
       ${running && html`<button class="link" onClick=${onStop}>Interrupt the stream</button>`}
-      ${!running && !ended(task) && state !== "input-required" && html`<button class="link" onClick=${onResume}>Resume</button>`}
+      ${!running && !ended(task) && state !== "input-required" && !grant && html`<button class="link" onClick=${onResume}>Resume</button>`}
       ${!ended(task) && html`<button class="link" onClick=${onCancel}>Cancel</button>`}
     </p>
   </div>`;
