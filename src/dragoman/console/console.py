@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from dragoman.console import actions, api, inspector, pages
 from dragoman.console.access import (
     KEY,
     Access,
+    Looks,
     OneTimeToken,
     check_action,
     local,
@@ -36,6 +37,8 @@ from dragoman.console.http import (
     Route,
     respond,
 )
+from dragoman.console.operator_login import PATH as FROM_SERVER
+from dragoman.console.operator_login import OperatorLogin
 from dragoman.console.remote_agent import RemoteAgent
 from dragoman.console.remote_login import PATH as CALLBACK
 from dragoman.console.session import Operator, end_cookie, set_cookie, start
@@ -51,6 +54,7 @@ KINDS = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
+REFUSED = "This is not accepted. The console needs a caller with the scope operator."
 _FILE = re.compile(r"(?:vendor/)?[a-z0-9_]+\.(?:css|js|svg|txt)")
 _CALL = re.compile(r"/console/agents/([^/]+)(/.*)?")
 
@@ -59,7 +63,8 @@ class Console:
     """A page in the browser that shows what an `App` does. Give it to `App.answer_first`.
 
     With `open`, callers with the scope `operator` (see), `operator:act` (see and act) or
-    `operator:all` (see all tenants) may use it from anywhere. `tell` prints the
+    `operator:all` (see all tenants) may use it from anywhere; `client_id` is then the console's id
+    at the authorization server, for OAuth with a code. `tell` prints the
     token of the address `/console/?token=…`, which works once and only on this machine; without
     `tell` there is no such address."""
 
@@ -67,6 +72,7 @@ class Console:
         self,
         *,
         open: bool = False,
+        client_id: str = "",
         tell: Callable[[str], None] | None = None,
         source: Source | None = None,
         store: Callable[[], StoreAdmin] | None = None,
@@ -74,11 +80,14 @@ class Console:
         self.token = OneTimeToken(tell) if tell is not None else None
         self.access = Access(open=open, token=self.token)
         self._source, self._store = source, store
-        self._bound: Any = None
+        self._client_id, self._at_server = client_id, OperatorLogin()
+        self._app: Any = None
+        self._closed = True
         self.source: Source
         self.reader: StoreReader
         self.history: History
         self.delegations: Delegations
+        self.looks: Looks
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> bool:
         """Answer a request, or leave it to the agents."""
@@ -100,26 +109,34 @@ class Console:
         return True
 
     def _bind(self, app: Any) -> None:
-        if self._bound is not app:
-            self._bound = app
-            self.source = self._source or ServedAgents(app)
-            self.reader = StoreReader(
-                self._store or (lambda: app.admin(write=True)), prepare=self._store is None
-            )
-            self._counted: tuple[float, Any, Any] = (0.0, None, None)
-            self.history = History(self.reader)
-            self.delegations = Delegations(self.reader)
+        if self._app is app and not self._closed:
+            return
+        self._app, self._closed = app, False
+        self.source = self._source or ServedAgents(app)
+        self.reader = StoreReader(
+            self._store or (lambda: app.admin(write=True)), prepare=self._store is None
+        )
+        self._counted: tuple[float, Any, Any] = (0.0, None, None)
+        self.history = History(self.reader)
+        self.delegations = Delegations(self.reader)
+        self.looks = Looks()
 
     async def close(self) -> None:
-        """Close the store that it reads."""
-        if self._bound is not None:
-            self._bound = None
+        """Close the store that it reads, and end its streams. The next request opens it again."""
+        if not self._closed:
+            self._closed = True
             await self.reader.close()
             await self.source.close()
 
     async def _serve(self, request: Request, send: Any) -> bool:
+        if request.path == FROM_SERVER and request.method == "GET" and self.access.open:
+            back = await self._from_server(request)
+            if back is None:
+                return False
+            await respond(request, send, back)
+            return True
         found = await self.access.session(request)
-        if found is None:
+        if found is None or request.path == "/console/login":
             response = await self._without_session(request)
             if response is None:
                 return False
@@ -149,17 +166,47 @@ class Console:
                 if request.html:
                     self.token.renew()
             if self.access.open and request.html and same_origin(request):
-                return pages.log_in(await self.source.schemes(request))
+                return await self._log_in_page(request)
         if request.path == "/console/login" and request.method == "POST" and self.access.open:
             if not same_origin(request) or not request.header(b"origin"):
                 return None
-            schemes = await self.source.schemes(request)
-            headers = pages.credentials(schemes, await request.body())
-            caller = await log_in(request, headers) if headers else None
-            if caller is None:
-                return pages.log_in(schemes, failed=True)
-            return await self._begin(request, Operator(caller=caller))
+            return await self._log_in(request, pages.filled(await request.body()))
         return None
+
+    async def _log_in_page(self, request: Request, failed: str = "") -> Response:
+        schemes = await self.source.schemes(request)
+        return pages.log_in(schemes, failed=failed, client=self._client_id)
+
+    async def _log_in(self, request: Request, given: Mapping[str, str]) -> Response:
+        """Log in with what a person has typed."""
+        schemes = await self.source.schemes(request)
+        if given.get("client", "").strip() and isinstance(self.source, ServedAgents):
+            card = await self.source.card(request)
+            try:
+                name, client = given.get("scheme", ""), given["client"]
+                return await self._at_server.begin(request, card, name, client)
+            except ConsoleError as error:
+                return await self._log_in_page(request, str(error))
+        credentials = pages.credentials(schemes, given)
+        caller = None if credentials is None else await log_in(request, credentials)
+        if caller is None:
+            return await self._log_in_page(request, REFUSED)
+        return await self._begin(request, Operator(caller=caller))
+
+    async def _from_server(self, request: Request) -> Response | None:
+        """Answer a browser that comes from an authorization server; None for any other."""
+        begun = await self._at_server.begun(request)
+        if begun is None or not isinstance(self.source, ServedAgents):
+            return None
+        try:
+            card = await self.source.card(request)
+            caller = await log_in(request, await self._at_server.finish(request, card, begun))
+        except ConsoleError as error:
+            return await self._log_in_page(request, str(error))
+        if caller is None:
+            return await self._log_in_page(request, REFUSED)
+        started = await self._begin(request, Operator(caller=caller))
+        return pages.logged_in({"set-cookie": started.headers["set-cookie"]})
 
     async def _begin(self, request: Request, operator: Operator) -> Response:
         """Start a session, and lead to an address without secrets."""
@@ -215,10 +262,10 @@ class Console:
         if isinstance(self.source, RemoteAgent):
             await self.source.log_in(request, given, schemes)
             return Response({})
-        headers = pages.headers_for(schemes, given)
-        if not headers:
+        credentials = pages.credentials(schemes, given)
+        if credentials is None:
             raise ConsoleError("the credentials are not complete")
-        caller = await log_in(request, headers, operator=not operator.local)
+        caller = await log_in(request, credentials, operator=not operator.local)
         if caller is None:
             raise ConsoleError("the server does not accept these credentials", 401)
         changed = msgspec.structs.replace(operator, caller=caller)
@@ -261,7 +308,7 @@ class Console:
         """Deliver the parked webhooks of a task again, or one of them. Returns how many."""
         if self.source.kind == "app":
             try:
-                number: int = await self._bound.redrive(operator.acting, task, webhook)
+                number: int = await self._app.redrive(operator.acting, task, webhook)
             except PermissionError:
                 raise Forbidden("the operator may not act on this task") from None
             return number
@@ -282,12 +329,12 @@ class Console:
     @property
     def poll(self) -> float:
         """Seconds between two reads of the table."""
-        return min(1.0, float(self._bound.settings.poll))
+        return min(1.0, float(self._app.settings.poll))
 
     @property
     def closing(self) -> bool:
         """Whether the server stops, so that streams must end."""
-        return self._bound is None or bool(self._bound.closing.now)
+        return self._closed or bool(self._app.closing.now)
 
     async def pause(self, seconds: float) -> None:
         """Wait between two reads."""
@@ -297,7 +344,7 @@ class Console:
         """Write what an operator does to the audit log, whatever the settings say."""
         if row is not None:
             about |= {"agent": row.agent, "task": row.id, "owner": row.identity}
-        self._bound.audit(operator.acting, event, **about)
+        self._app.audit(operator.acting, event, **about)
 
 
 def _static(name: str) -> Response:

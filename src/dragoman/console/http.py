@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qs, unquote
 
@@ -175,8 +176,9 @@ async def respond(request: Request, send: Any, response: Response) -> None:
 
 
 async def _write(send: Any, stream: AsyncIterator[bytes]) -> None:
-    async for chunk in stream:
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    with suppress(ConsoleError):  # what is followed is gone; the next request is told so
+        async for chunk in stream:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 
 

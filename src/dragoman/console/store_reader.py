@@ -22,7 +22,7 @@ from dragoman.admin import (
     search,
     task_at,
 )
-from dragoman.console.http import NotFound
+from dragoman.console.http import ConsoleError, NotFound
 
 T = TypeVar("T")
 
@@ -37,13 +37,20 @@ class StoreReader:
     def __init__(self, make: Callable[[], StoreAdmin], *, prepare: bool = False) -> None:
         self._thread = AdminThread(make)
         self._prepare = prepare
+        self._closed = False
 
     async def _call(self, ask: Callable[[StoreAdmin], T]) -> T:
+        if self._closed:
+            raise ConsoleError("the console is closing", 503)
+        prepare, self._prepare = self._prepare, False
+
+        def work(admin: StoreAdmin) -> T:
+            if prepare:
+                admin.prepare()
+            return ask(admin)
+
         try:
-            if self._prepare:
-                self._prepare = False
-                await self._thread.call(lambda admin: admin.prepare())
-            return await self._thread.call(ask)
+            return await self._thread.call(work)
         except Missing:
             raise NotFound("there is no such task") from None
 
@@ -96,4 +103,5 @@ class StoreReader:
 
     async def close(self) -> None:
         """Close the store."""
+        self._closed = True
         await self._thread.close()

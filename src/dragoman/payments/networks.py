@@ -90,6 +90,14 @@ def known_asset(symbol: str, network: str) -> Asset:
     raise ValueError(f"the contract of {symbol!r} on {network!r} is not known; give an Asset")
 
 
+def amount_in_words(units: int, address: str, network: str) -> str:
+    """Return an amount of an asset for people: with its symbol, if the asset is known."""
+    for asset in KNOWN:
+        if (asset.network, asset.address.lower()) == (network, address.lower()):
+            return asset.shown(units)
+    return f"{units} units of {address}"
+
+
 def decimal(amount: str | Decimal) -> Decimal:
     """Return a finite number. Raises ValueError."""
     try:

@@ -297,6 +297,17 @@ def saver_keys(patch: Patch) -> None:
     patch(context_values, "next_version", lambda found, version, key: right(found, version, "?"))
 
 
+def reading(patch: Patch) -> None:
+    """A turn that runs again reads its context as it is now."""
+    right = Journal.keep
+
+    async def keep(self: Journal, name: str, call: Any, *, beside: bool = False) -> bytes:
+        found = await right(self, name, call, beside=beside)
+        return await call() if beside else found
+
+    patch(Journal, "keep", keep)
+
+
 SWITCHES: dict[str, Callable[[Patch], None]] = {
     "fsync": fsync,
     "receipts": receipts,
@@ -318,6 +329,7 @@ SWITCHES: dict[str, Callable[[Patch], None]] = {
     "due_times": due_times,
     "beginning": beginning,
     "saver_keys": saver_keys,
+    "reading": reading,
     "written": written,
     "handover_ends": handover_ends,
     "handover_turns": handover_turns,

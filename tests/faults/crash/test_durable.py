@@ -20,15 +20,16 @@ from tests.harness.services import Postgres
 
 CHAIN = (
     *("after accept", "after chunk:one", "after effect:quote", "after step:quote"),
-    *("before save_context", "after save_context"),
+    *("before step:dragoman.context_saved", "after step:dragoman.context_saved"),
+    *("before save_context", "after save_context", "after step:dragoman.save_context"),
     *("after chunk:four", "after effect:pay", "after uncertain:pay", "after asked"),
     *("after answered", "after effect:bed", "before sleep", "after sleep", "after wake"),
     *("after effect:left", "after step:left", "after chunk:six", "before status:completed:"),
 )
 """In the order of the handler, so that one task lives through all of them."""
 SOME = (
-    *("after chunk:one", "after effect:quote", "after save_context", "after chunk:four"),
-    "after effect:pay",
+    *("after chunk:one", "after effect:quote", "after step:dragoman.context_saved"),
+    *("after save_context", "after chunk:four", "after effect:pay"),
     *("after asked", "after sleep", "after step:left", "before status:completed:"),
 )
 FEW = ("after effect:quote", "after save_context", "before step:pay", "after step:left")
@@ -59,6 +60,7 @@ BREACHES = [
     ("steps", ("before begun:pay", "before begun:pay"), "step-twice"),
     ("rewriting", ("after chunk:four", ""), "text"),
     ("saver_keys", ("after save_context", ""), "failed"),
+    ("reading", ("after save_context", ""), "failed"),
     ("intentions", ("after effect:pay", ""), "once-twice"),
     ("skipping_said", ("after step:pay", ""), "said"),
     ("due_times", ("before step:bed", ""), "sleep"),

@@ -6,6 +6,7 @@ Each framework has a desk: a module of `desks/`, whose agent follows the same sc
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
@@ -32,6 +33,7 @@ TYPED = ("Pydantic AI", "LangGraph", "Microsoft", "CrewAI")
 """The frameworks whose desks say of which type structured answers are. Others have one more."""
 ONE_PLACE = ("LangGraph", "Strands")
 """The frameworks whose stores have one place for each conversation: the next task moves it."""
+HALF = 20
 NAMES = [name for name in FRAMEWORKS if FULL or name in QUICK]
 
 
@@ -344,6 +346,28 @@ async def test_data_of_the_message_reaches_the_model(client: Client) -> None:
     result = await client.send([Part(data={"color": "red"})])
     assert result.state is C
     assert '"color": "red"' in result.text
+
+
+@feature("memory")
+async def test_the_logs_of_a_conversation_grow_linearly(desk: Desk, client: Client) -> None:
+    """Each task has the same to say, and begins with a longer memory. Every fifth one asks."""
+    tasks = []
+    for number in range(2 * HALF):
+        asks = number % 5 == 0
+        text = "question" if asks else os.urandom(400).hex()
+        result = await client.send(text, context="growth")
+        assert result.task is not None
+        tasks.append(result.task.id)
+        if asks:
+            result = await client.send("red", task=result.task.id)
+        assert result.state is C, result.text
+    with closing(sqlite3.connect(desk.folder / "desk.db")) as store:
+        sizes = dict(store.execute("SELECT id, size FROM task"))
+        assert store.execute("SELECT count(*) FROM replay_value").fetchone() == (0,)
+        (memory,) = store.execute("SELECT max(length(body)) FROM context_value").fetchone()
+    first, second = (sum(sizes[task] for task in half) for half in (tasks[:HALF], tasks[HALF:]))
+    assert memory > HALF * 400, "all of it is remembered"
+    assert second < first * 1.05, sizes
 
 
 @feature("usage")

@@ -19,7 +19,7 @@ from tests.products.console.parts import Running, consoled, stored
 if TYPE_CHECKING:
     from playwright.async_api import Browser
 
-SIZES = {"wide": (1280, 800), "phone": (390, 780)}
+SIZES = {"wide": (1280, 800), "phone": (360, 760)}
 THEMES = ("light", "dark")
 REPORT = """# Booking confirmed
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -109,3 +112,53 @@ async def test_wrong_requests_are_refused_in_words(running: Running) -> None:
         late = await http.get(f"{one}/at/99999999999")
         assert late.json()["number"] == 4
         assert (await http.delete(one)).status_code == 405
+
+
+async def test_a_request_after_the_console_was_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def threads() -> list[str]:
+        found = [each for each in threading.enumerate() if each.name.startswith("dragoman-admin")]
+        for each in found:
+            each.join(0.1)  # one that is closed is about to end
+        return [each.name for each in found if each.is_alive()]
+
+    async with consoled(App(booking(), store=stored(tmp_path), poll=0.2)) as running:
+        task = await running.send("ask")
+        async with running.operator() as http:
+            streams = (f"tasks/{task['id']}/events", "tasks/events")
+            for path in streams:  # what is open when it closes ends
+                async with http.stream("GET", f"/console/api/{path}") as stream:
+                    lines = stream.aiter_lines()
+                    await anext(lines)
+                    await running.console.close()
+                    async for _ in lines:
+                        pass
+                assert (await http.get("/console/api/tasks")).status_code == 200
+                assert len(threads()) == 1  # it is open again
+            await running.console.close()
+            await running.console.close()
+            assert threads() == []
+            asking = asyncio.gather(*(http.get("/console/api/tasks") for _ in range(5)))
+            await running.console.close()
+            assert {answer.status_code for answer in await asking} <= {200, 503}
+            assert (await http.get(f"/console/api/tasks/{task['id']}")).status_code == 200
+    assert threads() == []
+    assert [each for each in caplog.records if each.levelname in ("ERROR", "WARNING")] == []
+
+
+async def test_a_stream_ends_when_its_task_is_deleted(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = await running.send("Rome")
+    async with running.operator() as http:
+        path = f"/console/api/tasks/{task['id']}"
+        async with http.stream("GET", f"{path}/events") as stream:
+            lines = stream.aiter_lines()
+            await anext(lines)
+            with running.app.admin(write=True) as admin:
+                assert [*admin.prune(time.time() + 10, force=True)][-1].tasks == 1  # type: ignore[attr-defined]
+            async for _ in lines:
+                pass
+        assert (await http.get(path)).status_code == 404
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []

@@ -169,17 +169,6 @@ async def test_the_page_goes_on_where_it_was_when_the_server_is_back(
             assert places == [str(number) for number in range(1, len(places) + 1)]
 
 
-async def test_ten_tabs_work(chromium: Browser, running: Running) -> None:
-    async with watched(chromium) as seen:
-        await seen.page.goto(running.fresh())
-        pages: list[Any] = [await seen.page.context.new_page() for _ in range(10)]
-        for page in pages:
-            await page.goto(f"{running.url}/console/")
-        task = await running.send("Oslo")
-        for page in pages:
-            await page.wait_for_selector(f'.row[href="#/task/{task["id"]}"]')
-
-
 async def test_an_operator_answers_and_sends_again_from_the_page(
     seen: Watched, running: Running
 ) -> None:

@@ -253,10 +253,33 @@ async def test_a_signed_card_names_the_receiver(tmp_path: Path) -> None:
     assert await paying.answer(paused(card=card, verified=True)) is not None
 
 
-async def test_an_offer_for_another_origin(tmp_path: Path) -> None:
-    with pytest.raises(PaymentRefused, match="another origin: https://bank"):
-        await wallet(tmp_path).answer(paused(resource="https://bank.example/x"))
-    assert await wallet(tmp_path).answer(paused(resource="http://inside/x")) is not None
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "https://bank.example/x",
+        "//bank.example/x",
+        "https://inside/x",
+        "http://inside:81/x",
+        "http://inside@bank.example/x",
+        "http://inside.bank.example/x",
+        "http://inside:99999999/x",
+        "http://[inside/x",
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+async def test_an_offer_for_another_origin(tmp_path: Path, resource: str, version: int) -> None:
+    with pytest.raises(PaymentRefused, match="for something at another origin: "):
+        await wallet(tmp_path).answer(paused(resource=resource, version=version))
+    assert not (tmp_path / "wallet.json").exists()
+
+
+@pytest.mark.parametrize(
+    "resource", ["http://inside/x", "HTTP://Inside:80/", "/x", "x", "", "urn:skill:analyze"]
+)
+async def test_an_offer_for_this_origin(tmp_path: Path, resource: str) -> None:
+    found = paused(resource=resource, url="http://me:secret@inside:80/")
+    assert await wallet(tmp_path).answer(found) is not None
+    assert "secret" not in (tmp_path / "wallet.json").read_text()
 
 
 async def test_other_pauses_are_left_to_the_caller(tmp_path: Path) -> None:

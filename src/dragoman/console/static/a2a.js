@@ -2,6 +2,7 @@
 
 import { events, Failure, loggedOut } from "./api.js";
 import { id } from "./format.js";
+import { URIS } from "./payments.js";
 
 export const RESUME = "urn:dragoman:resume:v1";
 export const GRANT = "urn:dragoman:grant:v1";
@@ -52,6 +53,7 @@ export class Agent {
       "content-type": "application/json",
       "a2a-version": "1.0",
       "x-dragoman-console": "1",
+      "a2a-extensions": URIS.join(", "),
       ...headers,
     };
     const body = { jsonrpc: "2.0", id: ++this.number, method, params };
@@ -101,7 +103,7 @@ export class Agent {
 
   // Yields the results of a stream, each with the place of its event.
   async *stream(method, params, options = {}) {
-    const headers = { accept: "text/event-stream", "a2a-extensions": RESUME, ...options.headers };
+    const headers = { accept: "text/event-stream", "a2a-extensions": [RESUME, ...URIS].join(", "), ...options.headers };
     const { response, exchange } = await this.request(method, params, { ...options, headers });
     const kind = response.headers.get("content-type") || "";
     if (!kind.startsWith("text/event-stream")) {
@@ -118,6 +120,7 @@ export class Agent {
       }
       exchange.state = "done";
     } catch (error) {
+      if (exchange.undecoded) throw error;
       exchange.state = options.signal?.aborted ? "interrupted" : "failed";
       exchange.error = String(error.message || error);
       throw options.signal?.aborted || !(error instanceof TypeError) ? error : new Away(exchange.error);
@@ -128,20 +131,33 @@ export class Agent {
   }
 }
 
+// The result of an answer. One that cannot be decoded is noted, with the place where.
 function result(text, exchange, wire) {
   let found;
   try {
     found = JSON.parse(text);
   } catch (error) {
-    exchange.undecoded = String(error.message);
+    return undecoded(`It is not JSON: ${error.message}`);
+  }
+  if (found?.error) throw new Fault(found.error);
+  if (found?.message && found.result === undefined) throw new Error(found.message); // of the console
+  const result = found?.result;
+  if (result === null || typeof result !== "object") return undecoded("result: it must be an object");
+  const sends = exchange.method.startsWith("Send") || exchange.method === "SubscribeToTask";
+  if (sends && !RESULTS.some((name) => result[name]?.constructor === Object)) {
+    return undecoded(`result: it must have one of ${RESULTS.join(", ")}`);
+  }
+  return result;
+
+  function undecoded(why) {
+    exchange.undecoded = why;
     exchange.state = "failed";
     wire.changed();
-    throw new Error(`The answer is not JSON: ${error.message}`);
+    throw new Error(`The answer could not be decoded. ${why}.`);
   }
-  if (found.error) throw new Fault(found.error);
-  if (found.result === undefined) throw new Error(found.message || "The answer has no result.");
-  return found.result;
 }
+
+const RESULTS = ["task", "message", "statusUpdate", "artifactUpdate"];
 
 // -- the fold of events into tasks
 
