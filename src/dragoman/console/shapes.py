@@ -234,7 +234,7 @@ class TaskDetails(Shape, frozen=True, kw_only=True):
     """One sentence: why the task is where it is."""
     task: Folded
     asks: str = ""
-    """`answer` or `approval`, if the task waits for a person."""
+    """`answer`, `approval` or `payment`, if the task waits for one."""
     operation: Any = None
     """What an approval is for."""
     delegates: bool = False

@@ -5,6 +5,7 @@ import { GRANT } from "./a2a.js";
 import { get } from "./api.js";
 import { clock, moment, number, plain, shortId } from "./format.js";
 import { Json, Parts } from "./parts.js";
+import { payment } from "./payments.js";
 import { Virtual } from "./virtual.js";
 
 const TAIL = 20_000; // characters of a text that grows by chunks
@@ -92,6 +93,7 @@ export function Timeline({ items, task, at, onPick }) {
 function Item({ item, task, at, onPick }) {
   const later = at !== null && item.from > at;
   const many = item.count > 1;
+  const paid = payment(item.metadata);
   const place = many ? `${number(item.from)}–${number(item.to)}` : number(item.from);
   return html`<article class=${`entry ${item.kind} ${later ? "later" : ""}`} role="listitem">
     <header>
@@ -104,6 +106,7 @@ function Item({ item, task, at, onPick }) {
       ${said(item) && html` <span class=${`state ${said(item) === "approves" ? "completed" : "failed"}`}>${said(item)}</span>`}
       ${item.who && html` <span class="dim">from ${plain(item.who)}</span>`}
       ${item.skill && html` <span class="dim">skill ${plain(item.skill)}</span>`}
+      ${paid && html` <span class=${`state ${paid.look}`}>${paid.status}</span> <span>${paid.words}</span>`}
       ${many && html` <span class="dim">${number(item.count)} chunks</span>`}
       ${item.at && html`<time class="dim" datetime=${item.at} title=${moment(item.at)}>${clock(item.at)}</time>`}
     </header>
