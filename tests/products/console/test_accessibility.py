@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman import App
+from tests.harness.scale import say
 from tests.interop.peers import environments
 from tests.products.console import screenshots
 from tests.products.console.browser import FULL, needs_browser, watched
@@ -28,7 +30,7 @@ LARGEST = 150_000
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     path = tmp_path_factory.mktemp("console")
-    app = App(screenshots.flights(), screenshots.hotels(), store=stored(path))
+    app = App(*screenshots.agents(), store=stored(path))
     async with consoled(app) as found:
         yield found
 
@@ -45,8 +47,9 @@ def axe() -> str:
 
 @pytest.mark.parametrize("theme", screenshots.THEMES)
 async def test_no_screen_has_a_serious_finding(
-    chromium: Browser, running: Running, axe: str, theme: str
+    chromium: Browser, running: Running, axe: str, theme: str, tmp_path: Path
 ) -> None:
+    folder = Path(os.environ.get("CONSOLE_PICTURES") or tmp_path)
     found: list[str] = []
 
     async def check(page: Any, name: str) -> None:
@@ -71,6 +74,10 @@ async def test_no_screen_has_a_serious_finding(
                 await check(seen.page, f"{name} {width} {theme}")
                 wide = await seen.page.evaluate("document.documentElement.scrollWidth")
                 assert wide <= width, f"{name} is wider than the window"
+                if FULL:
+                    picture = folder / f"{name}-{width}-{theme}.png"
+                    await seen.page.screenshot(path=picture)
+                    say(str(picture))
     assert found == []
 
 
