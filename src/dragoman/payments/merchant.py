@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from dragoman import AgentExtension, GatedWork, GateStore, TaskState, Turn
+from dragoman import AgentExtension, GatedWork, GateStore, Part, TaskState, Turn
 from dragoman.payments.books import RETENTION, GateBooks, PaymentRecord, Refund, refunded
 from dragoman.payments.chain import Chain
 from dragoman.payments.collection import LEAST, Collection, Payment, note, record_of
-from dragoman.payments.extension import PAYLOAD, URIS, active
+from dragoman.payments.extension import PAYLOAD, URIS, active, embedded_payload
 from dragoman.payments.facilitator import Facilitator
 from dragoman.payments.lookup import look_up
 from dragoman.payments.networks import network_of
@@ -151,6 +151,10 @@ class PaidSkill:
     def private_metadata(self) -> Sequence[str]:
         """See `dragoman.PrivateMetadata`."""
         return (PAYLOAD,)
+
+    def is_private(self, part: Part) -> bool:
+        """See `dragoman.PrivateParts`."""
+        return part.data is not None and embedded_payload(part.data) is not None
 
     @property
     def holds_output(self) -> bool:
