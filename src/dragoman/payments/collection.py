@@ -18,7 +18,6 @@ from dragoman.payments.books import NONCES, Kind, PaymentRecord
 from dragoman.payments.checks import MARGIN, Refusal, compared
 from dragoman.payments.extension import (
     ERROR,
-    PAYLOAD,
     RECEIPTS,
     REQUIRED,
     STATUS,
@@ -38,7 +37,7 @@ from dragoman.payments.objects import (
     read_payload,
     receipt_object,
 )
-from dragoman.payments.settlement import Settlement
+from dragoman.payments.settlement import Settlement, submitted
 
 if TYPE_CHECKING:
     from dragoman.payments.merchant import Merchant
@@ -197,11 +196,11 @@ class Collection:
         return checked
 
     async def _compare(self, said: Mapping[str, Any]) -> Checked:
-        given = await self._work.private_metadata()
-        if said.get(STATUS) != PaymentStatus.SUBMITTED or PAYLOAD not in given:
+        given = await submitted(self._work)
+        if said.get(STATUS) != PaymentStatus.SUBMITTED or given is None:
             return Checked(reason="the message has no payment")
         try:
-            payload = read_payload(given[PAYLOAD])
+            payload = read_payload(given)
         except MalformedObject as error:
             return refused(PaymentError.INVALID_SIGNATURE, str(error))
         # to recover the signer takes milliseconds

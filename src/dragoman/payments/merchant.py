@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from dragoman import AgentExtension, GatedWork, GateStore, TaskState, Turn
+from dragoman import AgentExtension, GatedWork, GateStore, Part, TaskState, Turn
 from dragoman.payments.books import RETENTION, GateBooks, PaymentRecord, Refund, refunded
 from dragoman.payments.chain import Chain
 from dragoman.payments.collection import LEAST, Collection, Payment, note, record_of
-from dragoman.payments.extension import PAYLOAD, URIS, active
+from dragoman.payments.extension import PAYLOAD, URIS, active, embedded_payload
 from dragoman.payments.facilitator import Facilitator
 from dragoman.payments.lookup import look_up
 from dragoman.payments.networks import network_of
@@ -98,8 +98,12 @@ class Merchant:
 
     async def note(self, store: GateStore, record: PaymentRecord) -> None:
         """Write a record into the books, log it, and pass it on. It may be called again."""
-        books = self.books(store)
-        if await books.write(record):
+        await self.write(store, record)
+        await self.tell(store, record)
+
+    async def write(self, store: GateStore, record: PaymentRecord) -> None:
+        """Write a record into the books and log it, unless it is there."""
+        if await self.books(store).write(record):
             say = logger.warning if record.kind in ("owed", "unsettled") else logger.info
             say("payment of task %s is %s", record.task, record.kind)
             about = {"payer": record.payer, "network": record.network, "asset": record.asset}
@@ -108,10 +112,18 @@ class Merchant:
                 f"payment.{record.kind}",
                 **{"task": record.task, "skill": record.skill, "nonce": record.nonce, **about},
             )
-        if self._record is not None and record.kind not in ("offered", "refunded"):
-            refund = await self._record(record)
-            if refund is not None and record.kind == "owed":
-                await self.note(store, refunded(record, refund, record.at))
+
+    async def tell(self, store: GateStore, record: PaymentRecord) -> None:
+        """Pass a record on to the hook, unless it has had it."""
+        books = self.books(store)
+        if self._record is None or record.kind in ("offered", "refunded"):
+            return
+        if await books.is_told(record):
+            return
+        refund = await self._record(record)
+        if refund is not None and record.kind == "owed":
+            await self.write(store, refunded(record, refund, record.at))
+        await books.tell(record)
 
 
 class PaidSkill:
@@ -139,6 +151,10 @@ class PaidSkill:
     def private_metadata(self) -> Sequence[str]:
         """See `dragoman.PrivateMetadata`."""
         return (PAYLOAD,)
+
+    def is_private(self, part: Part) -> bool:
+        """See `dragoman.PrivateParts`."""
+        return part.data is not None and embedded_payload(part.data) is not None
 
     @property
     def holds_output(self) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from dragoman import GatedWork, StepUncertain, Turn
 from dragoman.payments.books import PaymentRecord
-from dragoman.payments.extension import PAYLOAD
+from dragoman.payments.extension import PAYLOAD, embedded_payload
 from dragoman.payments.facilitator import NoAnswer, proves_nothing_sent
 from dragoman.payments.objects import Authorization, Payload, Receipt, Requirement, read_payload
 
@@ -98,7 +98,16 @@ class Settlement:
 
     async def _payload(self) -> Payload:
         """The payment that the task has read last. Raises NoAnswer if it is not kept any more."""
-        given = await self._work.private_metadata()
-        if PAYLOAD not in given:
+        given = await submitted(self._work)
+        if given is None:
             raise NoAnswer("the payment is not kept any more")
-        return read_payload(given[PAYLOAD])
+        return read_payload(given)
+
+
+async def submitted(work: GatedWork) -> Any:
+    """The signed payment in the message that the task has read last: in its metadata, or inside of
+    another protocol's object; None if there is none."""
+    if PAYLOAD in (given := await work.private_metadata()):
+        return given[PAYLOAD]
+    found = [embedded_payload(part.data) for part in await work.private_parts()]
+    return found[0] if len(found) == 1 else None

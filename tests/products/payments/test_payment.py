@@ -14,7 +14,7 @@ from dragoman import Part, TaskState
 from dragoman.admin import AdminThread
 from dragoman.model.errors import ExtensionSupportRequired
 from dragoman.payments import Facilitator, Price, payment_required, payments
-from dragoman.payments.extension import ERROR, RECEIPTS, STATUS, URIS
+from dragoman.payments.extension import ERROR, RECEIPTS, STATUS, URIS, embedded_payload
 from tests.products.payments.loopback_facilitator import (
     KEY,
     NETWORK,
@@ -229,6 +229,65 @@ async def test_a_reply_without_a_payment(facilitator: LoopbackFacilitator, reply
         result = await client.task(result.task.id).reply(message)  # type: ignore[union-attr]
         assert result.state is TaskState.INPUT_REQUIRED
     assert (shop.worked, facilitator.asked) == ([], {})
+
+
+def mandate(payload: Any) -> dict[str, Any]:
+    """An object of AP2 with a payment inside, as the extension shows it."""
+    method = {"supported_methods": "https://www.x402.org/", "data": payload}
+    details = {"cart_mandate": "sd-hash", "payment_request_id": "1", "payment_method": method}
+    made = {"payment_details": details, "creation_time": "2026-01-31T12:00:00Z"}
+    return {"ap2.mandates.PaymentMandate": made}
+
+
+@pytest.mark.parametrize("x402_version", [1, 2])
+async def test_a_payment_inside_of_another_protocol(
+    facilitator: LoopbackFacilitator, x402_version: int
+) -> None:
+    shop = Shop(facilitator, x402_version=x402_version)
+    async with shop.connect() as client:
+        result = await client.send("tides")
+        message = submitted(None)
+        paid = mandate(await payment(offer_of(result)))
+        message = replace(message, metadata={STATUS: "payment-submitted"}, parts=(Part(data=paid),))
+        result = await client.task(result.task.id).reply(message)  # type: ignore[union-attr]
+    assert (result.text, len(payments(result))) == ("All about tides", 1)
+    assert facilitator.chain.balances[SHOP.lower()] == UNITS
+    # its signature is in no log, either
+    signature = facilitator.bodies[0]["paymentPayload"]["payload"]["signature"][2:]
+    async with AdminThread(shop.app.admin) as admin:
+        id = result.task.id  # type: ignore[union-attr]
+        entries = await admin.call(lambda store: [*store.read(id), store.load(id)])
+    assert signature not in repr(entries) and signature not in repr(result.task)
+
+
+@pytest.mark.parametrize("case", ["altered", "two", "no status", "no signature"])
+async def test_what_is_no_payment_inside_of_another_protocol(
+    facilitator: LoopbackFacilitator, case: str
+) -> None:
+    shop = Shop(facilitator)
+    async with shop.connect() as client:
+        result = await client.send("tides")
+        changes = {"after": {"nonce": "0x" + "1" * 64}} if case == "altered" else {}
+        paid = await payment(offer_of(result), **changes)
+        if case == "no signature":
+            del paid["payload"]["signature"]
+        parts = (Part(data=mandate(paid)),) * (2 if case == "two" else 1)
+        said_ = {} if case == "no status" else {STATUS: "payment-submitted"}
+        message = replace(submitted(None), metadata=said_, parts=parts)
+        result = await client.task(result.task.id).reply(message)  # type: ignore[union-attr]
+    assert result.state is TaskState.INPUT_REQUIRED
+    assert said(result).get(ERROR) == ("INVALID_SIGNATURE" if case == "altered" else None)
+    assert (shop.worked, facilitator.asked) == ([], {})
+
+
+def test_the_search_for_a_payment_ends() -> None:
+    deep: Any = {"x402Version": 1, "payload": {"signature": "0x"}}
+    assert embedded_payload([[{"a": deep}]]) == deep
+    for _ in range(50_000):
+        deep = [deep]
+    assert embedded_payload(deep) is None
+    assert embedded_payload({"x402Version": 1, "payload": "text"}) is None
+    assert embedded_payload("text") is None
 
 
 async def test_a_payment_counts_once(facilitator: LoopbackFacilitator) -> None:
