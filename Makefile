@@ -56,7 +56,7 @@ interop: $(STAMP)
 
 soak: $(STAMP)
 	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest -n 2 --dist loadfile tests/contract tests/unit tests/client tests/faults/test_bytes.py
-	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/faults/cluster tests/security tests/products/orchestrator/test_killed.py tests/products/payments/killed tests/products/console/test_load.py tests/products/console/test_many_tasks.py -x -s
+	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/faults/cluster tests/security tests/products/orchestrator/test_killed.py tests/products/payments/killed tests/products/console/test_load.py tests/products/console/test_many_tasks.py tests/products/console/test_killed.py -x -s
 
 console-test: $(STAMP)
 	@$(COMPILE)

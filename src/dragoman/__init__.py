@@ -25,6 +25,7 @@ from dragoman.agent.gate import (
     MaintainedGate,
     OutputGate,
     PrivateMetadata,
+    PrivateParts,
 )
 from dragoman.agent.step_results import StepFailed, StepUncertain
 from dragoman.agent.turn import Turn
@@ -83,6 +84,7 @@ __all__ = [
     "OutputGate",
     "Part",
     "PrivateMetadata",
+    "PrivateParts",
     "RemoteTask",
     "Request",
     "Reservation",

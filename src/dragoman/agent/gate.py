@@ -7,7 +7,7 @@ status is logged.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from msgspec.structs import replace
@@ -92,6 +92,9 @@ class GatedWork(GateStore, Protocol):
         `turn.ask_for`, else the message of the turn. See `PrivateMetadata`. Call it in a step, and
         do not return the values from there. They are kept for 7 days; then they are missing."""
 
+    async def private_parts(self) -> Sequence[Part]:
+        """Return the private parts of that message. See `PrivateParts`, and `private_metadata`."""
+
     def conclude(
         self, metadata: Metadata, text: str = "", *, extensions: Sequence[str] = ()
     ) -> None:
@@ -147,6 +150,15 @@ class MaintainedGate(Protocol):
         key for a short time. An exception is logged."""
 
 
+@runtime_checkable
+class PrivateParts(Protocol):
+    """A gate that has this reads parts of messages that nobody else may see."""
+
+    def is_private(self, part: Part) -> bool:
+        """Whether nobody else may see this part. In all messages to the agent, an empty data part
+        is logged instead of such parts. `GatedWork.private_parts` returns them."""
+
+
 class Conclusion:
     """What a gate adds to the last status."""
 
@@ -191,6 +203,12 @@ def private_keys(gates: Iterable[object]) -> frozenset[str]:
         if isinstance(gate, PrivateMetadata):
             found.update(gate.private_metadata)
     return frozenset(found)
+
+
+def private_tests(gates: Iterable[object]) -> tuple[Callable[[Part], bool], ...]:
+    """The tests of gates whether parts are private; each once."""
+    found = {id(gate): gate.is_private for gate in gates if isinstance(gate, PrivateParts)}
+    return tuple(found.values())
 
 
 def holds_output(gate: object) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from secrets import token_urlsafe
 from typing import Any
@@ -18,6 +19,8 @@ from dragoman.security.client_network import loopback
 
 TOKEN_AGE = 600.0
 """Seconds for which an address with a token is valid."""
+ONE_LOOK = 60.0
+"""Seconds between two requests about a task that are still one look."""
 PAUSE = 10.0
 """Seconds between two new addresses on the terminal."""
 _FORWARDED = frozenset(
@@ -61,6 +64,22 @@ class OneTimeToken:
             self._token = ""
             return True
         return False
+
+
+class Looks:
+    """Tells when somebody begins to look at a task: after a time without a request about it."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def begins(self, who: str, task: str) -> bool:
+        """Whether this request begins a look."""
+        now = time.monotonic()
+        last = self._seen.pop((who, task), -ONE_LOOK)
+        self._seen[who, task] = now
+        while len(self._seen) > 10_000:
+            self._seen.popitem(last=False)
+        return now - last >= ONE_LOOK
 
 
 class Access:

@@ -17,6 +17,7 @@ from dragoman.console import actions, api, inspector, pages
 from dragoman.console.access import (
     KEY,
     Access,
+    Looks,
     OneTimeToken,
     check_action,
     local,
@@ -86,6 +87,7 @@ class Console:
         self.reader: StoreReader
         self.history: History
         self.delegations: Delegations
+        self.looks: Looks
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> bool:
         """Answer a request, or leave it to the agents."""
@@ -117,6 +119,7 @@ class Console:
         self._counted: tuple[float, Any, Any] = (0.0, None, None)
         self.history = History(self.reader)
         self.delegations = Delegations(self.reader)
+        self.looks = Looks()
 
     async def close(self) -> None:
         """Close the store that it reads, and end its streams. The next request opens it again."""

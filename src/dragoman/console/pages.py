@@ -118,9 +118,10 @@ def _forms(scheme: SchemeView, client: str) -> Iterator[str]:
 def _form(scheme: SchemeView, fields: str, button: str = "Log in") -> str:
     name = escape(scheme.name, quote=True)
     about = f"<p class=dim>{escape(scheme.description)}</p>" if scheme.description else ""
+    other = "" if name.lower() == scheme.title.lower() else f" <span class=dim>{name}</span>"
     return (
-        f'<form class=card method=post action="/console/login"><h3>{escape(scheme.title)} '
-        f"<span class=dim>{name}</span></h3>{about}"
+        f'<form class=card method=post action="/console/login"><h3>{escape(scheme.title)}{other}'
+        f"</h3>{about}"
         f'<input type=hidden name=scheme value="{name}">{fields}'
         f"<button>{escape(button)}</button></form>"
     )

@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from dragoman import A2AError, Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from dragoman.client import Client, TokenProvider, Transport, fetch_card
+from dragoman.client import PAUSE_EXTENSIONS, Client, TokenProvider, Transport, fetch_card
 from dragoman.client.transport import origin
 from dragoman.conformance.card import check
 from dragoman.console.http import ConsoleError, Request, Response, respond
@@ -92,7 +92,7 @@ class RemoteAgent:
                     self.wire,
                     auth=self.login.auth,
                     headers=self._headers,
-                    extensions=self._extensions,
+                    extensions=(*self._extensions, *PAUSE_EXTENSIONS),
                 )
                 try:
                     self._client = await self._exits.enter_async_context(made)

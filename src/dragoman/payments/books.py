@@ -30,6 +30,8 @@ NONCES = 30 * DAY
 """How long nonces and open payments are kept after the authorization has expired."""
 OPEN = "x402.open"
 """The space of open payments."""
+TOLD = "x402.told"
+"""The space of the records that the hook has had."""
 
 
 class PaymentRecord(Struct, frozen=True, kw_only=True):
@@ -113,6 +115,16 @@ class GateBooks:
             if one.key == record.key:
                 return _record(one.value)
         return None
+
+    async def is_told(self, record: PaymentRecord) -> bool:
+        """Whether the merchant's hook has had a record of this kind for the payment."""
+        key = f"{record.kind}/{record.key}"
+        return any([one.key == key async for one in self._store.reservations(TOLD, key)])
+
+    async def tell(self, record: PaymentRecord) -> None:
+        """Note that the hook has had it."""
+        keep = max(record.expires - time.time(), 0.0) + NONCES
+        await self._store.reserve(TOLD, f"{record.kind}/{record.key}", b"", keep=keep)
 
     async def open(self, record: PaymentRecord) -> None:
         """Note that a payment is about to be sent."""

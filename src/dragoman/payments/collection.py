@@ -18,7 +18,6 @@ from dragoman.payments.books import NONCES, Kind, PaymentRecord
 from dragoman.payments.checks import MARGIN, Refusal, compared
 from dragoman.payments.extension import (
     ERROR,
-    PAYLOAD,
     RECEIPTS,
     REQUIRED,
     STATUS,
@@ -38,7 +37,7 @@ from dragoman.payments.objects import (
     read_payload,
     receipt_object,
 )
-from dragoman.payments.settlement import Settlement
+from dragoman.payments.settlement import Settlement, submitted
 
 if TYPE_CHECKING:
     from dragoman.payments.merchant import Merchant
@@ -83,7 +82,9 @@ class Checked(Struct, frozen=True):
     error: str = ""
     reason: str = ""
     silent: bool = False
-    """The facilitator gave no answer: nothing has happened."""
+    """No facilitator gave an answer: nothing has happened."""
+    facilitator: str = ""
+    """The URL of the one that has checked it."""
 
 
 class Collection:
@@ -117,17 +118,22 @@ class Collection:
             verified = self._message("The payment is verified", PaymentStatus.VERIFIED)
             await self._turn.emit(self._turn.working(verified))
             signed, required = checked.authorization, checked.required
+            record = payment_record(self._turn, self._work, signed, required)
+            url = checked.facilitator
+            settlement = Settlement(self._merchant, url, self._turn, self._work, record)
             if self._merchant.settle == "after":
-                await self._work_first(signed, required)
+                await self._work_first(settlement, signed, required)
                 return None
-            payment = await self._settled(signed, required)
+            payment = await self._settled(settlement, signed, required)
             if payment is not None or self._unknown:
                 return payment
             error, reason = error_of(self._receipts[-1].error), "the payment was not carried out"
         await self._fail(error or PaymentError.SETTLEMENT_FAILED, f"There is no payment: {reason}")
         return None
 
-    async def _work_first(self, signed: Authorization, required: Requirement) -> None:
+    async def _work_first(
+        self, settlement: Settlement, signed: Authorization, required: Requirement
+    ) -> None:
         """Have the work done, and then the payment settled; the output is held back until then."""
         # on replay, how it ended is in the log
         end = await self._work.run(max(signed.valid_before - time.time() - SETTLE_TIME, 0.0))
@@ -135,7 +141,7 @@ class Collection:
             said = {STATUS: PaymentStatus.FAILED.value}
             self._work.conclude(said, "Nothing was paid", extensions=(self._uri,))
             return
-        payment = await self._settled(signed, required)
+        payment = await self._settled(settlement, signed, required)
         if payment is not None:
             await self._work.save(msgspec.to_builtins(payment))
             payment.conclude(self._work)
@@ -144,12 +150,12 @@ class Collection:
             error = error_of(self._receipts[-1].error)
             await self._fail(error, "The payment was not carried out, so there is no result")
 
-    async def _settled(self, signed: Authorization, required: Requirement) -> Payment | None:
+    async def _settled(
+        self, settlement: Settlement, signed: Authorization, required: Requirement
+    ) -> Payment | None:
         """Have a payment settled; None if it was not, and the task has failed if that is not
         known."""
-        record = payment_record(self._turn, self._work, signed, required)
-        settlement = Settlement(self._merchant, self._turn, self._work, record)
-        receipt = await settlement.run(signed, required)
+        receipt, record = await settlement.run(signed, required), settlement.record
         if receipt is None:
             self._unknown = True
             await note(self._merchant, self._turn, self._work, record, "unsettled")
@@ -165,6 +171,9 @@ class Collection:
         return Payment(tuple(self._receipts), record, text, self._uri, version)
 
     async def _ask(self, error: str, reason: str) -> Message:
+        if error:
+            failed = self._message(f"The payment failed: {reason}", PaymentStatus.FAILED, error)
+            await self._turn.emit(self._turn.working(failed))
         offer = Offer(self._offer.accepts, self._offer.version, reason)
         text = f"This costs {in_words(offer.accepts[0])}" + (f": {reason}" if reason else "")
         more = {REQUIRED: offer_object(offer)}
@@ -190,11 +199,11 @@ class Collection:
         return checked
 
     async def _compare(self, said: Mapping[str, Any]) -> Checked:
-        given = await self._work.private_metadata()
-        if said.get(STATUS) != PaymentStatus.SUBMITTED or PAYLOAD not in given:
+        given = await submitted(self._work)
+        if said.get(STATUS) != PaymentStatus.SUBMITTED or given is None:
             return Checked(reason="the message has no payment")
         try:
-            payload = read_payload(given[PAYLOAD])
+            payload = read_payload(given)
         except MalformedObject as error:
             return refused(PaymentError.INVALID_SIGNATURE, str(error))
         # to recover the signer takes milliseconds
@@ -202,15 +211,18 @@ class Collection:
         found = await asyncio.to_thread(compared, payload, self._offer, time.time(), margin)
         if isinstance(found, Refusal):
             return refused(found.error, found.reason)
-        try:
-            verdict = await self._merchant.facilitator.verify(payload, found)
-        except NoAnswer as error:
-            return refused(PaymentError.SETTLEMENT_FAILED, str(error), silent=True)
-        if not verdict.valid:
-            return refused(error_of(verdict.reason), "the facilitator refuses the payment")
-        if not await self._reserve(payload.authorization, found):
-            return refused(PaymentError.DUPLICATE_NONCE, "the payment was used before")
-        return Checked(found, payload.authorization)
+        for facilitator in self._merchant.facilitators:
+            try:
+                verdict = await facilitator.verify(payload, found)
+            except NoAnswer as error:
+                silence = str(error)
+                continue
+            if not verdict.valid:
+                return refused(error_of(verdict.reason), "the facilitator refuses the payment")
+            if not await self._reserve(payload.authorization, found):
+                return refused(PaymentError.DUPLICATE_NONCE, "the payment was used before")
+            return Checked(found, payload.authorization, facilitator=facilitator.url)
+        return refused(PaymentError.SETTLEMENT_FAILED, silence, silent=True)
 
     async def _reserve(self, signed: Authorization, required: Requirement) -> bool:
         """Whether this task is the first that uses the payment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -31,6 +32,8 @@ PAYLOAD = "x402.payment.payload"
 RECEIPTS = "x402.payment.receipts"
 ERROR = "x402.payment.error"
 
+MOST_NODES = 10_000
+"""How many values of an object are searched for a payment."""
 SHOWN = 3
 """How many ways to pay are shown."""
 
@@ -67,6 +70,22 @@ def active(extensions: Iterable[str]) -> str:
 def metadata(message: Message | None) -> Mapping[str, Any]:
     """Return the metadata of a message."""
     return (message.metadata or {}) if message is not None else {}
+
+
+def embedded_payload(data: Any) -> Mapping[str, Any] | None:
+    """Return the signed payment inside of another protocol's object, such as a PaymentMandate of
+    AP2. It is recognized by its shape; nothing else of the object is read."""
+    waiting, seen = deque([data]), 0
+    while waiting and seen < MOST_NODES:
+        value, seen = waiting.popleft(), seen + 1
+        if isinstance(value, Mapping):
+            inner = value.get("payload")
+            if "x402Version" in value and isinstance(inner, Mapping) and "signature" in inner:
+                return value
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return None
 
 
 def payment_required(result: Result) -> Offer | None:

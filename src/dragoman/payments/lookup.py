@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("dragoman.payments")
 
+KINDS: tuple[Kind, ...] = ("unsettled", "unused", "settled", "owed")
 TURN = 50.0
 """For how many seconds a process alone looks after the payments of a skill."""
 
@@ -48,30 +49,49 @@ class Open:
         state = await self._store.task_state(self.record.task)
         if state is not None and not state.terminal:
             return  # its own turn does that
+        known = await self._complete(state)
+        # also what was written before: the process may have ended before the hook had it
+        if await self._tell() and known:
+            await self._books.close(self.record)
+
+    async def _complete(self, state: TaskState | None) -> bool:
+        """Write the records that are missing. Returns whether all is known."""
         settled = await self._books.find("settled", self.record)
         if settled is None:
-            await self._note("unsettled")
+            await self._write("unsettled")
             receipt = await self._on_chain()
             if receipt is None:
-                return
+                return False
             if not receipt.success:
-                await self._note("unused")
+                await self._write("unused")
             else:
                 self.record = replace(self.record, transaction=receipt.transaction)
-                await self._note("settled")
-                await self._note("owed")  # no work was done for it
+                await self._write("settled")
+                await self._write("owed")  # no work was done for it
         elif state is None:
             logger.warning("how the task %s ended is not known: it is deleted", self.record.task)
         elif state is not TaskState.COMPLETED:
             self.record = settled
-            await self._note("owed")
-        await self._books.close(self.record)
+            await self._write("owed")
+        return True
 
-    async def _note(self, kind: Kind) -> None:
-        """Record this, unless it is recorded."""
+    async def _write(self, kind: Kind) -> None:
         if await self._books.find(kind, self.record) is None:
             found = replace(self.record, kind=kind, at=time.time())
-            await self._merchant.note(self._store, found)
+            await self._merchant.write(self._store, found)
+
+    async def _tell(self) -> bool:
+        """Pass on what the hook has not had. Returns whether it has had all."""
+        told = True
+        for kind in KINDS:
+            record = await self._books.find(kind, self.record)
+            try:
+                if record is not None:
+                    await self._merchant.tell(self._store, record)
+            except Exception:
+                logger.exception("a payment of task %s could not be passed on", self.record.task)
+                told = False
+        return told
 
     async def _on_chain(self) -> Receipt | None:
         """How it was settled, by the chain; None if that is not known."""

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from dragoman import AgentExtension, GatedWork, GateStore, TaskState, Turn
+from dragoman import AgentExtension, GatedWork, GateStore, Part, TaskState, Turn
 from dragoman.payments.books import RETENTION, GateBooks, PaymentRecord, Refund, refunded
 from dragoman.payments.chain import Chain
 from dragoman.payments.collection import LEAST, Collection, Payment, note, record_of
-from dragoman.payments.extension import PAYLOAD, URIS, active
+from dragoman.payments.extension import PAYLOAD, URIS, active, embedded_payload
 from dragoman.payments.facilitator import Facilitator
 from dragoman.payments.lookup import look_up
 from dragoman.payments.networks import network_of
@@ -41,6 +41,9 @@ class Merchant:
     each network: with one, a payment is settled when its transfer is on the chain; without one,
     when the facilitator says so.
 
+    `second` checks and settles a payment if the first facilitator gave no answer when it was to
+    check it. What was sent to one of them for settlement is never sent to the other.
+
     With `settle="after"`, a skill works before its payment is settled, and its output is held back
     until then: it must return its output, and end before the authorization does.
 
@@ -53,6 +56,7 @@ class Merchant:
         self,
         facilitator: Facilitator,
         *,
+        second: Facilitator | None = None,
         versions: Sequence[str] = ("0.2",),
         x402_version: int = 1,
         record: Record | None = None,
@@ -70,7 +74,7 @@ class Merchant:
         if settle not in ("before", "after"):
             raise ValueError("Merchant: settle must be 'before' or 'after'")
         check_installed()  # now, and not at the first payment
-        self.facilitator = facilitator
+        self.facilitators = (facilitator, *((second,) if second is not None else ()))
         self.uris = tuple(URIS[version] for version in URIS if version in versions)
         self.x402_version = x402_version
         self.settle_pauses = tuple(settle_pauses)
@@ -83,7 +87,7 @@ class Merchant:
 
     def price(self, price: Price | PriceOf) -> PaidSkill:
         """Return the gate of a skill that costs this. A function gets the turn, and returns the
-        price of its request, or None if it is free."""
+        price of its request; None, or one of 0, is free."""
         if self.settle == "after" and isinstance(price, Price) and price.timeout <= LEAST:
             raise ValueError(f"Price: timeout must be greater than {LEAST} with settle='after'")
         return PaidSkill(self, price)
@@ -94,8 +98,12 @@ class Merchant:
 
     async def note(self, store: GateStore, record: PaymentRecord) -> None:
         """Write a record into the books, log it, and pass it on. It may be called again."""
-        books = self.books(store)
-        if await books.write(record):
+        await self.write(store, record)
+        await self.tell(store, record)
+
+    async def write(self, store: GateStore, record: PaymentRecord) -> None:
+        """Write a record into the books and log it, unless it is there."""
+        if await self.books(store).write(record):
             say = logger.warning if record.kind in ("owed", "unsettled") else logger.info
             say("payment of task %s is %s", record.task, record.kind)
             about = {"payer": record.payer, "network": record.network, "asset": record.asset}
@@ -104,10 +112,18 @@ class Merchant:
                 f"payment.{record.kind}",
                 **{"task": record.task, "skill": record.skill, "nonce": record.nonce, **about},
             )
-        if self._record is not None and record.kind not in ("offered", "refunded"):
-            refund = await self._record(record)
-            if refund is not None and record.kind == "owed":
-                await self.note(store, refunded(record, refund, record.at))
+
+    async def tell(self, store: GateStore, record: PaymentRecord) -> None:
+        """Pass a record on to the hook, unless it has had it."""
+        books = self.books(store)
+        if self._record is None or record.kind in ("offered", "refunded"):
+            return
+        if await books.is_told(record):
+            return
+        refund = await self._record(record)
+        if refund is not None and record.kind == "owed":
+            await self.write(store, refunded(record, refund, record.at))
+        await books.tell(record)
 
 
 class PaidSkill:
@@ -125,7 +141,7 @@ class PaidSkill:
             shown = {"amount": str(fixed), "network": fixed.asset.network, "payTo": fixed.to}
             params = {"prices": {skill: shown}}
         # a client needs one version only
-        required = fixed is not None and len(self._merchant.uris) == 1
+        required = fixed is not None and fixed.units > 0 and len(self._merchant.uris) == 1
         return [
             AgentExtension(uri=uri, description=ABOUT, required=required, params=params)
             for uri in self._merchant.uris
@@ -135,6 +151,10 @@ class PaidSkill:
     def private_metadata(self) -> Sequence[str]:
         """See `dragoman.PrivateMetadata`."""
         return (PAYLOAD,)
+
+    def is_private(self, part: Part) -> bool:
+        """See `dragoman.PrivateParts`."""
+        return part.data is not None and embedded_payload(part.data) is not None
 
     @property
     def holds_output(self) -> bool:
@@ -179,7 +199,7 @@ class PaidSkill:
         if not isinstance(price, Price):
             price = price(turn)
             price = await price if inspect.isawaitable(price) else price
-        if price is None:
+        if price is None or not price.units:
             return None
         about = f"{turn.skill or 'The default skill'} of task {turn.task.id}"
         required = price.requirement(description=about)

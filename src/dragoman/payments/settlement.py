@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from dragoman import GatedWork, StepUncertain, Turn
 from dragoman.payments.books import PaymentRecord
-from dragoman.payments.extension import PAYLOAD
+from dragoman.payments.extension import PAYLOAD, embedded_payload
 from dragoman.payments.facilitator import NoAnswer, proves_nothing_sent
 from dragoman.payments.objects import Authorization, Payload, Receipt, Requirement, read_payload
 
@@ -30,11 +30,19 @@ class Settlement:
     """The settlement of one payment."""
 
     def __init__(
-        self, merchant: Merchant, turn: Turn, work: GatedWork, record: PaymentRecord
+        self,
+        merchant: Merchant,
+        facilitator: str,
+        turn: Turn,
+        work: GatedWork,
+        record: PaymentRecord,
     ) -> None:
-        self._merchant, self._turn, self._work = merchant, turn, work
+        self._merchant = merchant
+        known = (one for one in merchant.facilitators if one.url == facilitator)
+        self._facilitator = next(known, None)
+        self._turn, self._work = turn, work
         self._books = merchant.books(work)
-        self._record = record
+        self.record = record
 
     async def run(self, signed: Authorization, required: Requirement) -> Receipt | None:
         """How the payment was settled; None if that is not known."""
@@ -56,10 +64,10 @@ class Settlement:
     async def _send(self, signed: Authorization, required: Requirement, again: bool) -> Settled:
         """Send the payment. It is open from before that until it is known that nothing came of it,
         or until its task has ended."""
-        await self._books.open(self._record)
+        await self._books.open(self.record)
         found = await self._sent(signed, required, again)
         if found.receipt is not None and not found.receipt.success:
-            await self._books.close(self._record)
+            await self._books.close(self.record)
         return found
 
     async def _sent(self, signed: Authorization, required: Requirement, again: bool) -> Settled:
@@ -67,7 +75,9 @@ class Settlement:
         reason proves that nothing was sent: else, the payment may have been carried out."""
         receipt: Receipt | None
         try:
-            receipt = await self._merchant.facilitator.settle(await self._payload(), required)
+            if self._facilitator is None:
+                raise NoAnswer("this merchant has another facilitator now")
+            receipt = await self._facilitator.settle(await self._payload(), required)
         except NoAnswer as error:
             logger.warning("the settlement of a payment is not known: %s", error)
             receipt = None
@@ -88,7 +98,16 @@ class Settlement:
 
     async def _payload(self) -> Payload:
         """The payment that the task has read last. Raises NoAnswer if it is not kept any more."""
-        given = await self._work.private_metadata()
-        if PAYLOAD not in given:
+        given = await submitted(self._work)
+        if given is None:
             raise NoAnswer("the payment is not kept any more")
-        return read_payload(given[PAYLOAD])
+        return read_payload(given)
+
+
+async def submitted(work: GatedWork) -> Any:
+    """The signed payment in the message that the task has read last: in its metadata, or inside of
+    another protocol's object; None if there is none."""
+    if PAYLOAD in (given := await work.private_metadata()):
+        return given[PAYLOAD]
+    found = [embedded_payload(part.data) for part in await work.private_parts()]
+    return found[0] if len(found) == 1 else None

@@ -14,9 +14,9 @@ from dragoman.agent.gate import Conclusion, Gate
 from dragoman.agent.saved_values import decode_saved, encode_saved
 from dragoman.model import clock
 from dragoman.model.events import Private
-from dragoman.model.types import Metadata, TaskState, TaskStatusUpdateEvent
-from dragoman.server import private_metadata
+from dragoman.model.types import Metadata, Part, TaskState, TaskStatusUpdateEvent
 from dragoman.server.gate_store import StoreOfGate
+from dragoman.server.private_metadata import Aside, read
 from dragoman.server.replay import GATE_SAVED
 from dragoman.server.run_writes import HeldEvent
 
@@ -139,8 +139,15 @@ class Work(StoreOfGate):
 
     async def private_metadata(self) -> Metadata:
         """See `GatedWork.private_metadata`."""
+        return (await self._aside()).metadata
+
+    async def private_parts(self) -> Sequence[Part]:
+        """See `GatedWork.private_parts`."""
+        return (await self._aside()).parts
+
+    async def _aside(self) -> Aside:
         turn = self._run.turn
-        return await private_metadata.read(self._run.worker.store, turn._heard or turn._received)
+        return await read(self._run.worker.store, turn._heard or turn._received)
 
     def conclude(
         self, metadata: Metadata, text: str = "", *, extensions: Sequence[str] = ()

@@ -32,7 +32,13 @@ async def browser() -> AsyncIterator[Browser]:
     """Start the browser."""
     async with async_playwright() as playwright:
         found = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            executable_path=CHROMIUM,
+            args=[
+                "--no-sandbox",
+                "--disable-dev-shm-usage",
+                "--disable-gpu",
+                "--renderer-process-limit=1",
+            ],
         )
         try:
             yield found
@@ -54,6 +60,11 @@ class Watched:
         page.on("console", self._said)
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("dialog", self._dialog)
+
+    def forgotten(self) -> list[str]:
+        """The errors so far, which are then forgotten."""
+        found, self.errors = self.errors, []
+        return found
 
     def _said(self, message: Any) -> None:
         if message.type == "error":

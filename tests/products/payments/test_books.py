@@ -293,15 +293,24 @@ async def test_a_broken_hook_stops_nothing(
     await lost(shop, facilitator)
     facilitator.node_away = False
 
+    heard: list[str] = []
+
     async def broken(found: PaymentRecord) -> None:
-        raise OSError("the disk is full")
+        heard.append(found.kind)
+        if len(heard) < 4:
+            raise OSError("the disk is full")
 
     shop.agent.skills["work"].handler.gate._merchant._record = broken  # type: ignore[union-attr]
-    for _ in range(3):
-        await looked_up(shop)
-    assert "could not be looked up" in caplog.text
+    await looked_up(shop)
+    assert "could not be passed on" in caplog.text
     assert (await kept(store)).keys() == {"offered", "unsettled", "settled", "owed"}
+    assert await open_payments(store) == 1
+    # it is called again until it has had all of them
+    await looked_up(shop)
+    assert await open_payments(store) == 1
+    await looked_up(shop)
     assert await open_payments(store) == 0
+    assert heard == ["settled", "owed"] * 2 + ["settled"]
 
 
 # ---- metrics, the audit log
@@ -346,3 +355,59 @@ async def test_metrics_and_audit(
     )
     signature = facilitator.bodies[0]["paymentPayload"]["payload"]["signature"][2:]
     assert signature not in page and signature not in caplog.text
+
+
+async def test_a_hook_that_fails_in_maintenance_is_called_again(
+    store: Store, facilitator: LoopbackFacilitator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The books have the record before the hook: a crash between the two loses no call."""
+    monkeypatch.setattr("dragoman.server.maintenance.ATTEMPTS", 1)
+    monkeypatch.setattr("dragoman.payments.lookup.TURN", 0.001)
+    shop = Shop(store, facilitator, retries=3)
+    await shop.paid()
+    await shop.life(5)
+    await shop.reap()
+    heard: list[str] = []
+
+    async def hook(found: PaymentRecord) -> Refund | None:
+        heard.append(found.kind)
+        if len(heard) == 1:
+            raise OSError("the disk is full")
+        return Refund("0xback")
+
+    shop.agent.skills["work"].handler.gate._merchant._record = hook  # type: ignore[union-attr]
+    for times in (1, 2, 2):
+        await asyncio.sleep(0.01)
+        await looked_up(shop)
+        assert heard == ["owed"] * times
+    assert await open_payments(store) == 0
+    (refund,) = (await kept(store))["refunded"]
+    assert refund.transaction == "0xback"
+
+
+@pytest.mark.parametrize("node", [False, True])
+async def test_a_cancel_while_the_payment_is_settled(
+    store: Store, facilitator: LoopbackFacilitator, node: bool
+) -> None:
+    """The client cancels while the facilitator works: no work begins, and what was paid is in the
+    books."""
+    shop = Shop(store, facilitator, node=node)
+    task = await shop.paid()
+    facilitator.trouble = ["silent"]
+    worker = shop.worker()
+    run = worker.begin(await shop.claim(worker))
+    async with asyncio.timeout(30):
+        while not facilitator.asked["settle"]:
+            await asyncio.sleep(0.005)
+    await shop.ask_to_cancel(task, undo=True)
+    run.stop("cancel")
+    await run.task
+    facilitator.released.set()
+    async with asyncio.timeout(30):
+        while not facilitator.chain.mined:
+            await asyncio.sleep(0.005)
+    assert (await shop.task(task)).status.state is TaskState.CANCELED
+    await looked_up(shop)
+    assert (shop.done["work"], len(facilitator.chain.mined)) == (0, 1)
+    assert shop.kinds == (["unsettled", "settled", "owed"] if node else ["unsettled"])
+    assert await open_payments(store) == (not node)

@@ -9,6 +9,7 @@ import { current, follow } from "./following.js";
 import { age, id, plain, shortId } from "./format.js";
 import { LogIn } from "./login.js";
 import { keepReply, keepTask, keptReplies, keptTasks } from "./kept.js";
+import { asksPayment } from "./payments.js";
 import { Remote } from "./remote.js";
 import { go, withParameters } from "./route.js";
 import { Message, TaskTalk, Welcome } from "./talk.js";
@@ -220,7 +221,7 @@ function Conversation({ agent: about, route, session, reload, onOnline }) {
     }
   }
 
-  const open = [...tasks].reverse().find(interrupted);
+  const open = [...tasks].reverse().find((task) => interrupted(task) && !asksPayment(task));
   const alone = replies.filter((each) => !tasks.some((task) => (task.history || []).some((said) => said.messageId === each.messageId)));
   useEffect(() => {
     end.current?.scrollIntoView({ block: "end" });

@@ -1,9 +1,11 @@
 // The log of a task as a timeline. Chunks of one artifact that follow each other are one item.
 
 import { html, useState } from "./vendor/preact.js";
+import { GRANT } from "./a2a.js";
 import { get } from "./api.js";
 import { clock, moment, number, plain, shortId } from "./format.js";
 import { Json, Parts } from "./parts.js";
+import { payment } from "./payments.js";
 import { Virtual } from "./virtual.js";
 
 const TAIL = 20_000; // characters of a text that grows by chunks
@@ -68,6 +70,12 @@ function named(item) {
   return PRIVATE[kind] ? [PRIVATE[kind], rest.join(" ")] : [TITLES.private, item.name || ""];
 }
 
+// What a message says about an approval.
+function said(item) {
+  const grant = item.kind === "message" && item.metadata?.[GRANT];
+  return grant && typeof grant === "object" ? (grant.approved ? "approves" : "declines") : "";
+}
+
 const stateWord = (state) => String(state).replace(/^TASK_STATE_/, "").toLowerCase().replace(/_/g, "-");
 
 export function Timeline({ items, task, at, onPick }) {
@@ -85,6 +93,7 @@ export function Timeline({ items, task, at, onPick }) {
 function Item({ item, task, at, onPick }) {
   const later = at !== null && item.from > at;
   const many = item.count > 1;
+  const paid = payment(item.metadata);
   const place = many ? `${number(item.from)}–${number(item.to)}` : number(item.from);
   return html`<article class=${`entry ${item.kind} ${later ? "later" : ""}`} role="listitem">
     <header>
@@ -94,8 +103,10 @@ function Item({ item, task, at, onPick }) {
       ${item.state && html` <span class=${`state ${item.state}`}>${item.state}</span>`}
       ${item.kind === "artifact" && html` <span>${plain(item.name || item.id)}</span>`}
       ${item.kind === "private" && html` <span>${plain(named(item)[1])}</span>`}
+      ${said(item) && html` <span class=${`state ${said(item) === "approves" ? "completed" : "failed"}`}>${said(item)}</span>`}
       ${item.who && html` <span class="dim">from ${plain(item.who)}</span>`}
       ${item.skill && html` <span class="dim">skill ${plain(item.skill)}</span>`}
+      ${paid && html` <span class=${`state ${paid.look}`}>${paid.status}</span> <span>${paid.words}</span>`}
       ${many && html` <span class="dim">${number(item.count)} chunks</span>`}
       ${item.at && html`<time class="dim" datetime=${item.at} title=${moment(item.at)}>${clock(item.at)}</time>`}
     </header>
