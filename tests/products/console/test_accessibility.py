@@ -75,7 +75,10 @@ async def test_no_form_to_log_in_has_a_serious_finding(
                 await seen.page.wait_for_selector(".exchange")
                 found += await serious(seen.page, axe)
                 assert await seen.page.evaluate("document.documentElement.scrollWidth") <= width
-    auth: Any = [Basic({"ann": "sesame"}, realm="one"), ApiKey(keys=["sesame"], query="k", realm="two")]
+    auth: Any = [
+        Basic({"ann": "sesame"}, realm="one"),
+        ApiKey(keys=["sesame"], query="k", realm="two"),
+    ]
     async with (
         consoled(App(booking(), auth=auth), open=True, terminal=False) as running,
         watched(chromium, bypass_csp=True) as seen,
