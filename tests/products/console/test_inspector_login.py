@@ -32,13 +32,13 @@ async def authority() -> AsyncIterator[Authority]:
 
 
 @asynccontextmanager
-async def opened(browser: Browser, agent: Guarded) -> AsyncIterator[Watched]:
+async def opened(browser: Browser, agent: Guarded, **options: Any) -> AsyncIterator[Watched]:
     """The inspector of an agent, in a browser."""
     tokens: list[str] = []
     console = inspector(agent.url, tokens)
     app = App(mounts={"/": ConsoleServer()})
     app.answer_first(console, close=console.close)
-    async with serving(app) as url, watched(browser) as seen:
+    async with serving(app) as url, watched(browser, **options) as seen:
         assert console.token is not None
         console.token.print()
         await seen.page.goto(f"{url}/console/?token={tokens[-1]}")
