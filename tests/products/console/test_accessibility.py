@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from dragoman import App
 from dragoman.security import ApiKey, Basic
 from tests.client.authorization_server import presiding
 from tests.client.protected_agent import guarded, has, http, key
+from tests.harness.scale import say
 from tests.products.console import screenshots
 from tests.products.console.browser import FULL, needs_browser, serious, watched
 from tests.products.console.parts import Running, booking, consoled, stored
@@ -30,15 +32,16 @@ LARGEST = 150_000
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     path = tmp_path_factory.mktemp("console")
-    app = App(screenshots.flights(), screenshots.hotels(), store=stored(path))
+    app = App(*screenshots.agents(), store=stored(path))
     async with consoled(app) as found:
         yield found
 
 
 @pytest.mark.parametrize("theme", screenshots.THEMES)
 async def test_no_screen_has_a_serious_finding(
-    chromium: Browser, running: Running, axe: str, theme: str
+    chromium: Browser, running: Running, axe: str, theme: str, tmp_path: Path
 ) -> None:
+    folder = Path(os.environ.get("CONSOLE_PICTURES") or tmp_path)
     found: list[str] = []
 
     async def check(page: Any, name: str) -> None:
@@ -56,6 +59,10 @@ async def test_no_screen_has_a_serious_finding(
                 await check(seen.page, f"{name} {width} {theme}")
                 wide = await seen.page.evaluate("document.documentElement.scrollWidth")
                 assert wide <= width, f"{name} is wider than the window"
+                if FULL:
+                    picture = folder / f"{name}-{width}-{theme}.png"
+                    await seen.page.screenshot(path=picture)
+                    say(str(picture))
     assert found == []
 
 

@@ -131,7 +131,7 @@ function Conversation({ agent: about, route, session, reload, onOnline }) {
       for (const task of found.tasks || []) {
         if (!seen.has(task.contextId)) seen.set(task.contextId, { context: task.contextId, at: task.status.timestamp, text: "" });
         const first = (task.history || []).find((each) => each.role === "ROLE_USER");
-        const said = first?.parts?.find((part) => part.text)?.text;
+        const said = beginning(first?.parts || []);
         if (said) seen.get(task.contextId).text = said;
       }
       setContexts([...seen.values()]);
@@ -266,6 +266,12 @@ function Conversation({ agent: about, route, session, reload, onOnline }) {
     </div>
     ${wire && html`<${Wire} agent=${agent} about=${about} session=${session} onClose=${() => setWire(false)} />`}
   </section>`;
+}
+
+// The beginning of what a message says, whatever it is made of.
+function beginning(parts) {
+  const part = parts.find((each) => each.text) || parts[0] || {};
+  return (part.text || part.filename || (part.data ? JSON.stringify(part.data) : "")).slice(0, 100);
 }
 
 // Tasks and direct replies as they came. A time-ordered id says when a task began; a task with
