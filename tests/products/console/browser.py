@@ -80,6 +80,18 @@ class Watched:
         return [each for each in self.requests if not each.startswith(inner)]
 
 
+async def serious(page: Any, axe: str) -> list[str]:
+    """What the script axe finds in a page that is a serious hindrance for somebody."""
+    await page.evaluate(axe)
+    result = await page.evaluate("axe.run()")
+    return [
+        f"{each['id']}: {node['html'][:120]}: {node['failureSummary'][:200]}"
+        for each in result["violations"]
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"][:3]
+    ]
+
+
 @asynccontextmanager
 async def watched(browser: Browser, **options: Any) -> AsyncIterator[Watched]:
     """A new page with a profile of its own."""
