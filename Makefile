@@ -19,7 +19,7 @@ BENCH_STAMP := $(VENV)/.bench
 .PHONY: help demo test fast docs interop soak console-test fuzz peers check format proto bench wheel clean
 
 help:
-	@echo "make demo    run the demo: three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
+	@echo "make demo    run the demo: three agents plan a trip, one is killed, and a fourth is paid (ONCE=1 ends after one round)"
 	@echo "make test    set up, run all checks and tests"
 	@echo "make fast    run the quick tests of the units, the bindings and the docs, in about a minute"
 	@echo "make docs    check code blocks, links and tables in the docs"
@@ -56,7 +56,7 @@ interop: $(STAMP)
 
 soak: $(STAMP)
 	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest -n 2 --dist loadfile tests/contract tests/unit tests/client tests/faults/test_bytes.py
-	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/faults/cluster tests/security tests/products/orchestrator/test_killed.py tests/products/payments/killed tests/products/console/test_load.py tests/products/console/test_many_tasks.py -x -s
+	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/faults/cluster tests/security tests/products/orchestrator/test_killed.py tests/products/payments/killed tests/products/console/test_load.py tests/products/console/test_many_tasks.py tests/products/console/test_killed.py -x -s
 
 console-test: $(STAMP)
 	@$(COMPILE)

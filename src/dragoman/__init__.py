@@ -18,7 +18,15 @@ from dragoman._resume import resume
 from dragoman._serve import serve
 from dragoman._version import __version__ as __version__
 from dragoman.agent.agent import Agent, AgentError
-from dragoman.agent.gate import Gate, GatedWork, GateStore, MaintainedGate, PrivateMetadata
+from dragoman.agent.gate import (
+    Gate,
+    GatedWork,
+    GateStore,
+    MaintainedGate,
+    OutputGate,
+    PrivateMetadata,
+    PrivateParts,
+)
 from dragoman.agent.step_results import StepFailed, StepUncertain
 from dragoman.agent.turn import Turn
 from dragoman.agent.user_error import UserError
@@ -73,8 +81,10 @@ __all__ = [
     "JsonSchema",
     "MaintainedGate",
     "Message",
+    "OutputGate",
     "Part",
     "PrivateMetadata",
+    "PrivateParts",
     "RemoteTask",
     "Request",
     "Reservation",

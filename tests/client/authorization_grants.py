@@ -53,7 +53,9 @@ class Registered(ClientMixin):
     def check_redirect_uri(self, redirect_uri: str) -> bool:
         """Any port of the loopback address, as RFC 8252 has it."""
         parts = urlsplit(redirect_uri)
-        return (parts.scheme, parts.hostname, parts.path) == ("http", "127.0.0.1", "/callback")
+        if parts.path not in ("/callback", "/console/login/code"):
+            return False
+        return (parts.scheme, parts.hostname) == ("http", "127.0.0.1")
 
     def check_client_secret(self, client_secret: str) -> bool:
         return bool(self.secret) and client_secret == self.secret

@@ -6,6 +6,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,11 +16,15 @@ import pytest
 
 from dragoman import Agent, App, TaskState, Turn
 from dragoman.client import Client
+from dragoman.demo import show
+from dragoman.demo.facilitator import FUNDS, PlayFacilitator
+from dragoman.payments.networks import BASE_SEPOLIA_USDC
 from dragoman.registry import Registry, RegistryApp
 from dragoman.testing import local_client, run_handler
 from examples import (
     as_tools,
     asking,
+    buying,
     canceling,
     durable,
     finding,
@@ -30,6 +35,7 @@ from examples import (
     orchestrating,
     remembering,
     resources,
+    selling,
     streaming,
     typed,
 )
@@ -127,6 +133,26 @@ async def test_streaming(skill: str) -> None:
     assert len(told.task.artifacts[0].parts) == 1
 
 
+async def test_selling_and_test_buying(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WALLET_KEY", "0x" + "11" * 32)
+    with PlayFacilitator() as facilitator:
+        monkeypatch.setattr(selling.merchant.facilitator, "url", facilitator.url)
+        async with serving(App(selling.agent)) as url, Client.connect(url) as client:
+            assert (await client.send("Hello")).text.startswith("Say whether")
+            assert (await client.send(" ", skill="analyze")).text == "0 words"
+            file = str(tmp_path / "wallet.json")
+            assert await buying.buy(url, "good day", file) == "good dayus; 2 words"
+            long = await buying.buy(url, "a b c d e f", file)
+    assert "a b c d e fus; the agent asks for 0.06 USDC" in long
+    shown = capsys.readouterr().out
+    assert (shown.count("settled: 50000 units"), shown.count("settled: 20000 units")) == (2, 1)
+    assert shown.count("wants to be paid") == 1 and shown.count("paid on") == 2
+    money = facilitator.balances[selling.ADDRESS.lower(), BASE_SEPOLIA_USDC.address.lower()]
+    assert money == FUNDS + 120_000
+
+
 async def test_resources() -> None:
     async with resources.library(resources.agent) as books:
         assert (await run_handler(resources.agent, "Emma", state=books)).text == "Shelf B1"
@@ -196,9 +222,20 @@ def test_the_demo_runs_once() -> None:
     assert "Back: 2026-08-15" in killed
     assert killed.count("itinerary: Out:  2026-08-10 09:40; Back: 2026-08-15 18:15; Seats") == 1
     assert "completed" in killed
+    assert "In Lisbon: walk up" in done.stdout
+    assert "paid   0.1 USDC on eip155:84532: 0x" in done.stdout
+    assert "the limit per_day is 0.15 USDC" in done.stdout
+    assert "In Porto" not in done.stdout
     # no commands for agents that have just ended
     assert "The agents have stopped" in done.stdout
     assert "dragoman card http" not in done.stdout
+
+
+def test_the_demo_pays_nobody_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(show, "find_spec", lambda name: None)
+    with ExitStack() as stack:
+        assert show.pay_guide(stack, "/nowhere") == {}
+    assert show.paying({}) == []
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from dragoman.model import clock
 from dragoman.model.approvals import request_in
 from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.failed_turn import FailedTurn, failed_turn
+from dragoman.model.pauses import pause_of
 from dragoman.model.task_secret import WAITING
-from dragoman.model.types import TaskState, TaskStatusUpdateEvent
+from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
 from dragoman.stores.task_rows import TaskRow, beginning
 
 POSTPONED = "postponed"
@@ -145,6 +146,10 @@ def _interrupted(row: TaskRow, last: _Last) -> str:
     if row.state.interrupted and asked is not None:
         what = f" of \u201c{said}\u201d" if said else ""
         return f"It waits for the owner's approval{what}, which must come by {asked.expires}."
+    if last.status is not None:
+        pause = pause_of(Task(id=row.id, context_id="", status=last.status.status))
+        if pause is not None and not pause.in_words:
+            return f"It waits for its client: {pause.text}{until}."
     if row.state is TaskState.INPUT_REQUIRED:
         return f"It waits for the owner's answer{quoted}{until}."
     if row.state is TaskState.AUTH_REQUIRED:

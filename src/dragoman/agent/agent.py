@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, over
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from dragoman.agent.gate import Gate, card_extensions, private_keys
+from dragoman.agent.gate import Gate, card_extensions, private_keys, private_tests
 from dragoman.agent.handler import MONTH, Handler
 from dragoman.agent.turn import Turn as Turn
 from dragoman.model.caller import Caller, fault, long
@@ -28,6 +28,7 @@ from dragoman.model.types import (
     AgentProvider,
     AgentSkill,
     Message,
+    Part,
 )
 from dragoman.security.file_rules import admits
 from dragoman.telemetry.logs import logger
@@ -144,6 +145,8 @@ class Agent:
         self.default: Handler | None = None
         self.private_metadata: frozenset[str] = frozenset()
         """The keys in the metadata of messages whose values only the gates of its handlers read."""
+        self.private_parts: tuple[Callable[[Part], bool], ...] = ()
+        """The tests of these gates for parts that only they read."""
         self.extended = extended
         self.extend: Extended | None = None
 
@@ -340,6 +343,7 @@ class Agent:
         handlers = [skill.handler for skill in self.skills.values()]
         handlers += [self.default] if self.default is not None else []
         self.private_metadata = private_keys(handler.gate for handler in handlers)
+        self.private_parts = private_tests(handler.gate for handler in handlers)
 
     def extended_card(self, target: Extended) -> Extended:
         """Register the function that makes the extended card from the caller and the public

@@ -7,7 +7,7 @@ status is logged.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from msgspec.structs import replace
@@ -65,7 +65,7 @@ class GatedWork(GateStore, Protocol):
     """The value that the gate has kept for this task in an earlier turn, or in this one with
     `save`; None if there is none. The handler has its own, see `Turn.saved`."""
 
-    async def run(self) -> TaskStatusUpdateEvent | None:
+    async def run(self, timeout: float | None = None) -> TaskStatusUpdateEvent | None:
         """Run the handler and return the status with which it ended the task; None if it waits for
         the client. The status is logged when the gate returns, and not at all if the gate raises an
         exception or has ended the task itself.
@@ -74,7 +74,14 @@ class GatedWork(GateStore, Protocol):
         as often as the agent's `retries` allow; then the status is `failed`. What the gate does
         after `run` finds the same status when the turn runs again. If the task is canceled, the
         status is `canceled`, and the gate has the rest of the grace period. If the worker must give
-        the task to another one, CancelledError is raised, which the gate lets pass."""
+        the task to another one, CancelledError is raised, which the gate lets pass.
+
+        A handler that is not durable is canceled after `timeout` seconds; then the status is
+        `failed`."""
+
+    def publish(self) -> None:
+        """Have the output of the handler logged when the gate returns, before the status. Only a
+        gate with `holds_output` needs to call it."""
 
     async def save(self, value: Any) -> None:
         """Keep a JSON value or bytes for the later turns of this task. Clients never see it. It is
@@ -84,6 +91,9 @@ class GatedWork(GateStore, Protocol):
         """Return the private metadata of the message that the turn has read last: the answer of
         `turn.ask_for`, else the message of the turn. See `PrivateMetadata`. Call it in a step, and
         do not return the values from there. They are kept for 7 days; then they are missing."""
+
+    async def private_parts(self) -> Sequence[Part]:
+        """Return the private parts of that message. See `PrivateParts`, and `private_metadata`."""
 
     def conclude(
         self, metadata: Metadata, text: str = "", *, extensions: Sequence[str] = ()
@@ -120,6 +130,17 @@ class PrivateMetadata(Protocol):
 
 
 @runtime_checkable
+class OutputGate(Protocol):
+    """A gate that has this may hold back the output of its handler."""
+
+    @property
+    def holds_output(self) -> bool:
+        """Whether nothing of what the handler says and returns is logged before the gate returns,
+        and nothing at all unless it has called `work.publish()`. The handler must return its
+        output: it is no generator, it is not durable, and it does not ask its client."""
+
+
+@runtime_checkable
 class MaintainedGate(Protocol):
     """A gate that has this looks after what it has stored, also when no task runs."""
 
@@ -127,6 +148,15 @@ class MaintainedGate(Protocol):
         """Do what is due. It is called after the start, and then every minute, in each process that
         runs turns of the agent. If several processes must not do the same at once, it reserves a
         key for a short time. An exception is logged."""
+
+
+@runtime_checkable
+class PrivateParts(Protocol):
+    """A gate that has this reads parts of messages that nobody else may see."""
+
+    def is_private(self, part: Part) -> bool:
+        """Whether nobody else may see this part. In all messages to the agent, an empty data part
+        is logged instead of such parts. `GatedWork.private_parts` returns them."""
 
 
 class Conclusion:
@@ -173,6 +203,17 @@ def private_keys(gates: Iterable[object]) -> frozenset[str]:
         if isinstance(gate, PrivateMetadata):
             found.update(gate.private_metadata)
     return frozenset(found)
+
+
+def private_tests(gates: Iterable[object]) -> tuple[Callable[[Part], bool], ...]:
+    """The tests of gates whether parts are private; each once."""
+    found = {id(gate): gate.is_private for gate in gates if isinstance(gate, PrivateParts)}
+    return tuple(found.values())
+
+
+def holds_output(gate: object) -> bool:
+    """Whether a gate holds back the output of its handler."""
+    return isinstance(gate, OutputGate) and gate.holds_output
 
 
 def _merged(first: Metadata | None, second: Metadata | None) -> Metadata | None:

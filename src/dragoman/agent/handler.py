@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dragoman.agent.docstrings import docstring
 from dragoman.agent.durable import CodeChanged
-from dragoman.agent.gate import Gate
+from dragoman.agent.gate import Gate, holds_output
 from dragoman.agent.parameters import DATA, MESSAGE, TURN, Parameters, type_hints
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Turn
@@ -111,6 +111,13 @@ class Handler:
             raise TypeError(f"{self.name}: a {what} always has a task; leave out reply")
         if gate is not None and not isinstance(gate, Gate):
             raise TypeError(f"{self.name}: a gate has the methods `extensions` and `enter`")
+        self.holds = holds_output(gate)
+        """Whether its gate holds back its output."""
+        if self.holds and (durable or ask or self._streams or self._yields):
+            raise TypeError(
+                f"{self.name}: its gate holds back the output, so it must be a function that "
+                "returns it: no generator, without durable=True and ask=True"
+            )
         self.followed = FIRST_TURNS
         """For how many more turns to record where its events were made."""
         self.result: DataType | None = None

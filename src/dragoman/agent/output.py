@@ -148,6 +148,12 @@ class Output:
         if self._made:
             hand_over(self._made, event, noted=self._made_count <= MOST)
 
+    def _forget_events(self) -> None:
+        """Record that all events that were made so far are handed over."""
+        self._handed_count = self._made_count
+        if self._made:
+            self._made.clear()
+
     # -- making events
 
     def _new(self, event: Event) -> Event:

@@ -19,7 +19,7 @@ First: TypeAlias = Callable[[Any, Any, Any], Awaitable[bool]]
 
 AUTHENTICATE = "dragoman.authenticate"
 """The key in the ASGI scope: an async function that returns the `Caller` of the request, or of the
-same request with other headers."""
+same request with other headers or another query."""
 ALWAYS = "dragoman.headers"
 """A list of headers that every response to this request gets, also one of an agent."""
 
@@ -43,10 +43,16 @@ async def _answers(
     began = False
     always: list[tuple[bytes, bytes]] = []
 
-    async def authenticate(headers: Headers | None = None) -> Caller:
-        if headers is None:
+    async def authenticate(
+        headers: Headers | None = None, query_string: bytes | None = None
+    ) -> Caller:
+        if headers is None and query_string is None:
             return await access.caller(incoming)
-        scope = {**incoming.scope, "headers": list(headers)}
+        scope = dict(incoming.scope)
+        if headers is not None:
+            scope["headers"] = list(headers)
+        if query_string is not None:
+            scope["query_string"] = query_string
         return await access.caller(
             HTTPRequest(scope, incoming.receive, incoming.send, incoming.bodies)
         )

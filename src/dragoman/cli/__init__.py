@@ -126,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         db_parser,
         mcp_commands,
         mcp_servers,
+        payments_commands,
         registry_parser,
         skill_call,
         wallet_command,
@@ -226,8 +227,8 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser(
         "demo",
-        help="run a demonstration with three agents",
-        description="Start three agents on this machine, plan a trip with them, and kill one.",
+        help="run a demonstration with four agents",
+        description="Start agents on this machine, plan a trip with them, kill one, and pay one.",
         **examples("demo", "demo --once"),
     )
     demo.add_argument("--once", action="store_true", help="stop after one round")
@@ -237,6 +238,7 @@ def _parser() -> argparse.ArgumentParser:
         *(agent_commands, skill_call, wallet_command, webhook_commands, mcp_commands),
         *(registry_parser, db_parser),
         console_command,
+        payments_commands,
         completion,
     ):
         part.add(commands)

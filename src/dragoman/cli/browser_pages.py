@@ -28,7 +28,8 @@ def offer(app: App, base: str) -> None:
     def tell(token: str) -> None:
         print(f"console: {base}/console/?token={token}", flush=True)
 
-    console = Console(open=open, tell=tell if local else None)
+    client_id = app.settings.console_client_id
+    console = Console(open=open, client_id=client_id, tell=tell if local else None)
     app.answer_first(console, close=console.close)
     if console.token is not None:
         console.token.print()

@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,18 +212,23 @@ def _command(commands: Any, name: str, help: str, *lines: str) -> argparse.Argum
         description=f"{help[0].upper()}{help[1:]}.",
         **examples(*(f"db {name} {each}".rstrip() for each in lines)),
     )
-    one.add_argument(
+    add_store(one)
+    one.set_defaults(run=_run, command=name)
+    return one
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which store."""
+    parser.add_argument(
         "--store",
         help="sqlite:///tasks.db or postgresql://host/tasks (default: the store that `dragoman "
         "serve` uses here)",
     )
-    one.add_argument(
+    parser.add_argument(
         "--config",
         metavar="FILE",
         help="read settings from this TOML file (default: dragoman.toml, if it exists)",
     )
-    one.set_defaults(run=_run, command=name)
-    return one
 
 
 def _bounded(parser: argparse.ArgumentParser) -> None:
@@ -234,14 +240,28 @@ def _bounded(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from dragoman.cli import db_commands
+
+    # no other command decrypts anything
+    decrypts = arguments.command in ("rename-owner", "show")
+    return run(arguments, db_commands.COMMANDS[arguments.command], decrypts=decrypts)
+
+
+def run(
+    arguments: argparse.Namespace,
+    work: Callable[[argparse.Namespace, Make], int],
+    *,
+    decrypts: bool,
+) -> int:
+    """Do some work with the store of the arguments, and return the exit status."""
+    from dragoman.cli import db_commands
     from dragoman.model.errors import Unavailable
     from dragoman.stores.admin import Missing
     from dragoman.stores.export_format import BadExport
     from dragoman.stores.store import UnknownEntry, Unreadable
 
-    make = _make(arguments)
+    make = _make(arguments, decrypts=decrypts)
     try:
-        return db_commands.COMMANDS[arguments.command](arguments, make)
+        return work(arguments, make)
     except Unavailable as error:
         words = error.message
     except (Missing, BadExport, Unreadable) as error:
@@ -255,7 +275,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return db_commands.fail(words)
 
 
-def _make(arguments: argparse.Namespace) -> Make:
+def _make(arguments: argparse.Namespace, *, decrypts: bool) -> Make:
     """Return the function that opens the store in the settings, or the local one."""
     from dragoman import stores
     from dragoman.stores.admin import is_database
@@ -266,14 +286,14 @@ def _make(arguments: argparse.Namespace) -> Make:
     try:
         if chosen.store == stores.LOCAL:
             chosen = replace(chosen, store=stores.find_local())
-        if arguments.command not in ("rename-owner", "show"):  # no other command decrypts anything
+        if not decrypts:
             chosen = replace(chosen, encryption_keys=())
         store = stores.connect(chosen)
     except (ImportError, ValueError) as error:
         raise UsageError(str(error)) from None
     if store.admin is None or not is_database(store.admin()):
         raise UsageError(
-            f"store: `dragoman db` cannot work on {chosen.masked()['store']}, which has no admin "
+            f"store: this command cannot work on {chosen.masked()['store']}, which has no admin "
             "interface for it; sqlite:///file.db and postgresql://… have one"
         )
     return store.admin

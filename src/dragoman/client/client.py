@@ -165,8 +165,13 @@ class Client:
     async def _answered(
         self, result: Result, before: SendMessageRequest | None, wait: bool = True
     ) -> Result:
-        """The result after this client's answerer has answered the pauses."""
+        """The result after this client's answerer has answered the pauses. If the agent answers
+        with another task, its pauses are left to the caller: limits of an answerer may be those of
+        one task."""
+        first = result.task.id if result.task is not None else ""
         for _ in range(MOST):
+            if result.task is None or result.task.id != first:
+                break
             reply = await self._reply_to(result, before)
             if reply is None:
                 break

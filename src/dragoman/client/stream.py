@@ -95,12 +95,15 @@ class Stream:
 
     async def _answered(self) -> AsyncGenerator[Event, None]:
         """Yield the events of this message, and of the answers to the pauses that follow it."""
+        first = ""
         for answers in range(MOST + 1):
             async with aclosing(self._source.run()) as events:
                 async for event in events:
                     yield event
             request = self._state.request
-            if isinstance(request, SubscribeToTaskRequest) or answers == MOST:
+            first = first or self._state.id
+            other = self._state.id != first  # see `Client._answered`
+            if isinstance(request, SubscribeToTaskRequest) or answers == MOST or other:
                 return
             if (reply := await self._client._reply_to(self.result, request)) is None:
                 return

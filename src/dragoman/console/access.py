@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hmac
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from secrets import token_urlsafe
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
+
+from msgspec import Struct
 
 from dragoman import A2AError, Caller
 from dragoman.console.http import ACTION_HEADER, Forbidden, Request
@@ -16,6 +19,8 @@ from dragoman.security.client_network import loopback
 
 TOKEN_AGE = 600.0
 """Seconds for which an address with a token is valid."""
+ONE_LOOK = 60.0
+"""Seconds between two requests about a task that are still one look."""
 PAUSE = 10.0
 """Seconds between two new addresses on the terminal."""
 _FORWARDED = frozenset(
@@ -61,6 +66,22 @@ class OneTimeToken:
         return False
 
 
+class Looks:
+    """Tells when somebody begins to look at a task: after a time without a request about it."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
+
+    def begins(self, who: str, task: str) -> bool:
+        """Whether this request begins a look."""
+        now = time.monotonic()
+        last = self._seen.pop((who, task), -ONE_LOOK)
+        self._seen[who, task] = now
+        while len(self._seen) > 10_000:
+            self._seen.popitem(last=False)
+        return now - last >= ONE_LOOK
+
+
 class Access:
     """Decides who may see the console of an `App`. `open` says that callers with a scope may, from
     anywhere; `token` that somebody at the terminal may, from this machine."""
@@ -90,16 +111,26 @@ class Access:
         return self.open
 
 
+class Credentials(Struct, frozen=True):
+    """What a person has typed, as a request has it. Without anything, the credentials are those of
+    the connection: a client certificate."""
+
+    headers: Mapping[str, str] = {}
+    query: Mapping[str, str] = {}
+
+
 async def log_in(
-    request: Request, headers: Mapping[str, str], *, operator: bool = True
+    request: Request, credentials: Credentials, *, operator: bool = True
 ) -> Caller | None:
     """The caller with these credentials; None if there is none, or, for an operator, if it may not
     see the console."""
-    names = {name.lower().encode() for name in headers}
-    kept = [(name, value) for name, value in request.scope["headers"] if name not in names]
-    given = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    names = {name.lower().encode() for name in credentials.headers}
+    headers = [(name, value) for name, value in request.scope["headers"] if name not in names]
     try:
-        caller: Caller = await request.scope["dragoman.authenticate"]([*kept, *given])
+        for name, value in credentials.headers.items():
+            headers.append((name.lower().encode(), value.encode("latin-1")))
+        query = urlencode(credentials.query).encode()
+        caller: Caller = await request.scope["dragoman.authenticate"](headers, query)
     except (A2AError, UnicodeEncodeError):
         return None
     return caller if not operator or may_see(caller) else None

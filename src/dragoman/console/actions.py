@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from dragoman import A2AError, Message, Part, Role
 from dragoman.admin import TaskRow
-from dragoman.client import PAUSE_EXTENSIONS, Client
+from dragoman.client import PAUSE_EXTENSIONS, Client, Result
 from dragoman.console.api import API, ONE, visible
 from dragoman.console.http import ConsoleError, NotFound, Request, Response, Route
 from dragoman.console.session import Operator
@@ -61,6 +61,10 @@ async def answer(request: Request, console: Console, operator: Operator, id: str
     """Answer the question of a task."""
     given = await request.decode(Answer)
     row = await visible(console, operator, id)
+    _, task = await console.reader.load(row.id)
+    pause = Result(task=task).pause
+    if pause is not None and not pause.in_words:
+        raise ConsoleError(f"it waits for no words: {pause.text}", 409)
     async with _client(console, operator, row) as client:
         await client.send(given.text, task=id, wait=False)
     return Response(Done(done="The answer was sent."))

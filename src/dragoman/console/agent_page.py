@@ -160,7 +160,7 @@ def _credentials(schemes: list[Any]) -> tuple[list[str], str, str]:
     for each in schemes:
         if each.kind == "key" and each.where == "header":
             return [f"{each.field}: YOUR-KEY"], 'StaticToken("YOUR-KEY")', "--token YOUR-KEY "
-        if each.kind in ("bearer", "token"):
+        if each.kind in ("bearer", "oauth"):
             header = "Authorization: Bearer YOUR-TOKEN"
             return [header], 'StaticToken("YOUR-TOKEN")', "--token YOUR-TOKEN "
         if each.kind == "basic":

@@ -37,6 +37,8 @@ FOLLOW = 0.15
 """Seconds between two reads of a task that somebody follows."""
 QUIET = 15.0
 """Seconds after which a stream without events gets a comment."""
+SAVED = 50
+"""How many entries are saved at once. Each may be large."""
 MOST = 1000
 """The most entries or rows in one answer."""
 
@@ -126,23 +128,30 @@ async def visible(console: Console, operator: Operator, id: str) -> Any:
     return row
 
 
+async def look(console: Console, operator: Operator, id: str) -> Any:
+    """The same, for somebody who looks into it: the audit log has each look at the task of another
+    owner. Requests that follow each other closely are one look."""
+    row = await visible(console, operator, id)
+    if row.owner != operator.caller.qualified and console.looks.begins(operator.name, id):
+        console.audit(operator, "look", row)
+    return row
+
+
 async def task(request: Request, console: Console, operator: Operator, id: str) -> Response:
     """Everything about a task but its log."""
-    row = await visible(console, operator, id)
-    if row.owner != operator.caller.qualified:
-        console.audit(operator, "look", row)
+    await look(console, operator, id)
     return Response(await details(console.reader, id))
 
 
 async def tree(request: Request, console: Console, operator: Operator, id: str) -> Response:
     """The tasks that led to a task, and those that it has begun."""
-    row = await visible(console, operator, id)
+    row = await look(console, operator, id)
     return Response(await console.delegations.tree(operator, row))
 
 
 async def entries(request: Request, console: Console, operator: Operator, id: str) -> Response:
     """The entries of a log after a number."""
-    await visible(console, operator, id)
+    await look(console, operator, id)
     after, limit = request.number("after", 0), request.number("limit", 500, MOST)
     found = await console.reader.entries(id, after, limit)
     return Response({"entries": [entry_view(entry, id) for entry in found]})
@@ -151,7 +160,7 @@ async def entries(request: Request, console: Console, operator: Operator, id: st
 async def follow(request: Request, console: Console, operator: Operator, id: str) -> Response:
     """The entries of a log as they are written, exactly by number. Each event has the number of
     its last entry as its id."""
-    await visible(console, operator, id)
+    await look(console, operator, id)
     after = request.header(b"last-event-id") or request.one("after") or "0"
     if not (after.isascii() and after.isdecimal() and len(after) < 12):
         raise ConsoleError("after: must be a number")
@@ -183,7 +192,7 @@ async def at(
     request: Request, console: Console, operator: Operator, id: str, number: str
 ) -> Response:
     """The task as it was after an entry."""
-    row = await visible(console, operator, id)
+    row = await look(console, operator, id)
     place = min(_number(number), row.last)
     found = await console.history.at(id, place)
     return Response(folded(found, place))
@@ -198,8 +207,9 @@ async def log(request: Request, console: Console, operator: Operator, id: str) -
         head = {"format": "dragoman-task-log", "version": 1, "row": row_view(row)}
         yield msgspec.json.encode(head) + b"\n"
         after = 0
-        while found := await console.reader.entries(id, after, MOST):
-            yield b"".join(msgspec.json.encode(entry_view(entry, id)) + b"\n" for entry in found)
+        while found := await console.reader.entries(id, after, SAVED):
+            views = (entry_view(entry, id, whole=True) for entry in found)
+            yield b"".join(msgspec.json.encode(view) + b"\n" for view in views)
             after = found[-1].number
 
     name = quote(f"task-{id}.jsonl")
@@ -211,7 +221,7 @@ async def entry_file(
     request: Request, console: Console, operator: Operator, id: str, entry: str, index: str
 ) -> Response:
     """A file in an entry."""
-    await visible(console, operator, id)
+    await look(console, operator, id)
     number = _number(entry)
     found = await console.reader.entries(id, number - 1, 1) if number > 0 else ()
     part = file_in(found[0], _number(index)) if found and found[0].number == number else None
@@ -229,7 +239,7 @@ async def task_file(
     index: str = "0",
 ) -> Response:
     """A file of a task as it was after an entry."""
-    row = await visible(console, operator, id)
+    row = await look(console, operator, id)
     found = await console.history.at(id, min(_number(number), row.last))
     return _file(folded_file(found, place, _number(outer), _number(index)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from dragoman.console import actions, api, inspector, pages
 from dragoman.console.access import (
     KEY,
     Access,
+    Looks,
     OneTimeToken,
     check_action,
     local,
@@ -36,6 +37,8 @@ from dragoman.console.http import (
     Route,
     respond,
 )
+from dragoman.console.operator_login import PATH as FROM_SERVER
+from dragoman.console.operator_login import OperatorLogin
 from dragoman.console.remote_agent import RemoteAgent
 from dragoman.console.remote_login import PATH as CALLBACK
 from dragoman.console.session import Operator, end_cookie, set_cookie, start
@@ -51,6 +54,7 @@ KINDS = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
+REFUSED = "This is not accepted. The console needs a caller with the scope operator."
 _FILE = re.compile(r"(?:vendor/)?[a-z0-9_]+\.(?:css|js|svg|txt)")
 _CALL = re.compile(r"/console/agents/([^/]+)(/.*)?")
 
@@ -59,7 +63,8 @@ class Console:
     """A page in the browser that shows what an `App` does. Give it to `App.answer_first`.
 
     With `open`, callers with the scope `operator` (see), `operator:act` (see and act) or
-    `operator:all` (see all tenants) may use it from anywhere. `tell` prints the
+    `operator:all` (see all tenants) may use it from anywhere; `client_id` is then the console's id
+    at the authorization server, for OAuth with a code. `tell` prints the
     token of the address `/console/?token=…`, which works once and only on this machine; without
     `tell` there is no such address."""
 
@@ -67,6 +72,7 @@ class Console:
         self,
         *,
         open: bool = False,
+        client_id: str = "",
         tell: Callable[[str], None] | None = None,
         source: Source | None = None,
         store: Callable[[], StoreAdmin] | None = None,
@@ -74,12 +80,14 @@ class Console:
         self.token = OneTimeToken(tell) if tell is not None else None
         self.access = Access(open=open, token=self.token)
         self._source, self._store = source, store
+        self._client_id, self._at_server = client_id, OperatorLogin()
         self._app: Any = None
         self._closed = True
         self.source: Source
         self.reader: StoreReader
         self.history: History
         self.delegations: Delegations
+        self.looks: Looks
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> bool:
         """Answer a request, or leave it to the agents."""
@@ -111,6 +119,7 @@ class Console:
         self._counted: tuple[float, Any, Any] = (0.0, None, None)
         self.history = History(self.reader)
         self.delegations = Delegations(self.reader)
+        self.looks = Looks()
 
     async def close(self) -> None:
         """Close the store that it reads, and end its streams. The next request opens it again."""
@@ -120,8 +129,14 @@ class Console:
             await self.source.close()
 
     async def _serve(self, request: Request, send: Any) -> bool:
+        if request.path == FROM_SERVER and request.method == "GET" and self.access.open:
+            back = await self._from_server(request)
+            if back is None:
+                return False
+            await respond(request, send, back)
+            return True
         found = await self.access.session(request)
-        if found is None:
+        if found is None or request.path == "/console/login":
             response = await self._without_session(request)
             if response is None:
                 return False
@@ -151,17 +166,47 @@ class Console:
                 if request.html:
                     self.token.renew()
             if self.access.open and request.html and same_origin(request):
-                return pages.log_in(await self.source.schemes(request))
+                return await self._log_in_page(request)
         if request.path == "/console/login" and request.method == "POST" and self.access.open:
             if not same_origin(request) or not request.header(b"origin"):
                 return None
-            schemes = await self.source.schemes(request)
-            headers = pages.credentials(schemes, await request.body())
-            caller = await log_in(request, headers) if headers else None
-            if caller is None:
-                return pages.log_in(schemes, failed=True)
-            return await self._begin(request, Operator(caller=caller))
+            return await self._log_in(request, pages.filled(await request.body()))
         return None
+
+    async def _log_in_page(self, request: Request, failed: str = "") -> Response:
+        schemes = await self.source.schemes(request)
+        return pages.log_in(schemes, failed=failed, client=self._client_id)
+
+    async def _log_in(self, request: Request, given: Mapping[str, str]) -> Response:
+        """Log in with what a person has typed."""
+        schemes = await self.source.schemes(request)
+        if given.get("client", "").strip() and isinstance(self.source, ServedAgents):
+            card = await self.source.card(request)
+            try:
+                name, client = given.get("scheme", ""), given["client"]
+                return await self._at_server.begin(request, card, name, client)
+            except ConsoleError as error:
+                return await self._log_in_page(request, str(error))
+        credentials = pages.credentials(schemes, given)
+        caller = None if credentials is None else await log_in(request, credentials)
+        if caller is None:
+            return await self._log_in_page(request, REFUSED)
+        return await self._begin(request, Operator(caller=caller))
+
+    async def _from_server(self, request: Request) -> Response | None:
+        """Answer a browser that comes from an authorization server; None for any other."""
+        begun = await self._at_server.begun(request)
+        if begun is None or not isinstance(self.source, ServedAgents):
+            return None
+        try:
+            card = await self.source.card(request)
+            caller = await log_in(request, await self._at_server.finish(request, card, begun))
+        except ConsoleError as error:
+            return await self._log_in_page(request, str(error))
+        if caller is None:
+            return await self._log_in_page(request, REFUSED)
+        started = await self._begin(request, Operator(caller=caller))
+        return pages.logged_in({"set-cookie": started.headers["set-cookie"]})
 
     async def _begin(self, request: Request, operator: Operator) -> Response:
         """Start a session, and lead to an address without secrets."""
@@ -217,10 +262,10 @@ class Console:
         if isinstance(self.source, RemoteAgent):
             await self.source.log_in(request, given, schemes)
             return Response({})
-        headers = pages.headers_for(schemes, given)
-        if not headers:
+        credentials = pages.credentials(schemes, given)
+        if credentials is None:
             raise ConsoleError("the credentials are not complete")
-        caller = await log_in(request, headers, operator=not operator.local)
+        caller = await log_in(request, credentials, operator=not operator.local)
         if caller is None:
             raise ConsoleError("the server does not accept these credentials", 401)
         changed = msgspec.structs.replace(operator, caller=caller)
@@ -243,6 +288,7 @@ class Console:
 
     async def session_view(self, request: Request, operator: Operator) -> SessionView:
         """Who looks, and at what."""
+        schemes = await self.source.schemes(request)  # first: the inspector learns the name here
         return SessionView(
             name=operator.name,
             acts=operator.acts,
@@ -256,7 +302,7 @@ class Console:
             needs_caller=self.source.needs_caller(operator),
             poll=self.poll,
             agents=self.source.names(),
-            schemes=await self.source.schemes(request),
+            schemes=schemes,
         )
 
     async def redrive(self, operator: Operator, task: str, webhook: str) -> int:

@@ -120,7 +120,10 @@ async def _get(client: Client, params: Mapping[str, Any]) -> None:
 
 
 async def _list(client: Client, params: Mapping[str, Any]) -> None:
-    await anext(aiter(client.list(context=params.get("contextId", ""))))
+    history, artifacts = params.get("historyLength"), params.get("includeArtifacts")
+    context, page = params.get("contextId", ""), params.get("pageSize")
+    found = client.list(context=context, history=history, artifacts=artifacts, page=page)
+    await anext(aiter(found))
 
 
 async def _cancel(client: Client, params: Mapping[str, Any]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from urllib.parse import parse_qs
 
+from dragoman.console.access import Credentials
 from dragoman.console.http import Response
 from dragoman.console.shapes import SchemeView
 
@@ -62,19 +63,17 @@ def page(title: str, body: str, *, status: int = 200, headers: Mapping[str, str]
     return Response(text.encode("utf-8", "replace"), status, "text/html; charset=utf-8", more)
 
 
-def log_in(schemes: Sequence[SchemeView], *, failed: bool = False) -> Response:
-    """The page to log in."""
-    told = ""
-    if failed:
-        told = '<p class="bad" role="alert">This is not accepted. The console needs a caller with '
-        told += "the scope <b>operator</b>.</p>"
-    forms = "".join(_form(each) for each in schemes)
+def log_in(schemes: Sequence[SchemeView], *, failed: str = "", client: str = "") -> Response:
+    """The page to log in. `client` is the console's client id at the authorization server."""
+    told = f'<p class="bad" role="alert">{escape(failed)}</p>' if failed else ""
+    forms = "".join(form for each in schemes for form in _forms(each, client))
     if not forms:
         forms = "<p>The agents of this server have no scheme that works in a browser.</p>"
     return page(
         "Log in",
         f"<h1>Console</h1><p class=dim>Log in as for an agent of this server.</p>{told}{forms}",
         status=401 if failed else 200,
+        headers={"referrer-policy": "strict-origin"},  # without it, browsers send no Origin
     )
 
 
@@ -83,53 +82,84 @@ def told(text: str, status: int = 200) -> Response:
     return page("Log in", f"<h1>Console</h1><p>{escape(text)}</p>", status=status)
 
 
-def _form(scheme: SchemeView) -> str:
+def forward(url: str, server: str, headers: Mapping[str, str]) -> Response:
+    """A page that leads to an authorization server. A form must not redirect to it."""
+    link = escape(url, quote=True)
+    text = f'<h1>Console</h1><p><a href="{link}">Log in at {escape(server)}</a></p>'
+    return page("Log in", text, headers={"refresh": f"0; url={url}", **headers})
+
+
+def logged_in(headers: Mapping[str, str]) -> Response:
+    """A page that leads to the console. A redirect would come from another site, and have no
+    cookie."""
+    text = '<h1>Console</h1><p><a href="/console/">Go on to the console</a></p>'
+    return page("Logged in", text, headers={"refresh": "0; url=/console/", **headers})
+
+
+def _forms(scheme: SchemeView, client: str) -> Iterator[str]:
     name = escape(scheme.name, quote=True)
-    fields = {
-        "key": _field("secret", f"Key ({scheme.field})", name),
-        "bearer": _field("secret", "Token", name),
-        "oauth": _field("secret", "Access token", name),
-        "basic": _field("user", "User", name, "text") + _field("secret", "Password", name),
-        "certificate": "<p>The browser sends its certificate.</p>",
-    }[scheme.kind]
+    match scheme.kind:
+        case "key":
+            yield _form(scheme, _field("secret", f"Key ({scheme.where} {scheme.field})", name))
+        case "bearer":
+            yield _form(scheme, _field("secret", "Token", name))
+        case "basic":
+            user = _field("user", "User", name, "text")
+            yield _form(scheme, user + _field("secret", "Password", name))
+        case "certificate":
+            yield _form(scheme, "<p>The browser sends its certificate.</p>")
+        case "oauth":
+            if "code" in scheme.flows:
+                field = _field("client", "Client id", name, "text", client)
+                yield _form(scheme, field, f"Log in at {scheme.server}")
+            yield _form(scheme, _field("secret", "Access token that you have", name))
+
+
+def _form(scheme: SchemeView, fields: str, button: str = "Log in") -> str:
+    name = escape(scheme.name, quote=True)
     about = f"<p class=dim>{escape(scheme.description)}</p>" if scheme.description else ""
+    other = "" if name.lower() == scheme.title.lower() else f" <span class=dim>{name}</span>"
     return (
-        f'<form class=card method=post action="/console/login"><h3>{escape(scheme.title)} '
-        f"<span class=dim>{name}</span></h3>{about}"
-        f'<input type=hidden name=scheme value="{name}">{fields}<button>Log in</button></form>'
+        f'<form class=card method=post action="/console/login"><h3>{escape(scheme.title)}{other}'
+        f"</h3>{about}"
+        f'<input type=hidden name=scheme value="{name}">{fields}'
+        f"<button>{escape(button)}</button></form>"
     )
 
 
-def _field(name: str, label: str, scheme: str, kind: str = "password") -> str:
+def _field(name: str, label: str, scheme: str, kind: str = "password", value: str = "") -> str:
+    filled = f' value="{escape(value, quote=True)}"' if value else ""
     return (
-        f'<label for="{scheme}-{name}">{escape(label)}</label>'
-        f'<input id="{scheme}-{name}" name={name} type={kind} autocomplete=off required>'
+        f'<label for="{scheme}-{name}">{escape(label)}</label><input id="{scheme}-{name}" '
+        f"name={name} type={kind}{filled} autocomplete=off required>"
     )
 
 
-def credentials(schemes: Sequence[SchemeView], body: bytes) -> dict[str, str]:
-    """The headers that a filled form stands for; empty if it is not valid."""
-    given = {name: text[-1] for name, text in parse_qs(body.decode("utf-8", "replace")).items()}
-    return headers_for(schemes, given)
+def filled(body: bytes) -> dict[str, str]:
+    """The fields of a filled form."""
+    return {name: text[-1] for name, text in parse_qs(body.decode("utf-8", "replace")).items()}
 
 
-def headers_for(schemes: Sequence[SchemeView], given: Mapping[str, str]) -> dict[str, str]:
-    """The headers for what a person has typed; empty if it is not valid."""
+def credentials(schemes: Sequence[SchemeView], given: Mapping[str, str]) -> Credentials | None:
+    """The credentials that a person has typed; None if they are not valid."""
     scheme = next((each for each in schemes if each.name == given.get("scheme")), None)
     secret = given.get("secret", "").strip()
     if scheme is None or not secret.isprintable():
-        return {}
+        return None
     match scheme.kind:
-        case "key" if scheme.where == "header" and secret:
-            return {scheme.field: secret}
+        case "key" if scheme.where == "query" and secret:
+            return Credentials(query={scheme.field: secret})
         case "key" if scheme.where == "cookie" and secret:
-            return {"cookie": f"{scheme.field}={secret}"}
+            return Credentials({"cookie": f"{scheme.field}={secret}"})
+        case "key" if secret:
+            return Credentials({scheme.field: secret})
         case "bearer" | "oauth" if secret:
-            return {"authorization": f"Bearer {secret}"}
+            return Credentials({"authorization": f"Bearer {secret}"})
         case "basic":
             pair = f"{given.get('user', '')}:{given.get('secret', '')}"
-            return {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+            encoded = b64encode(pair.encode("utf-8", "replace")).decode()
+            return Credentials({"authorization": f"Basic {encoded}"})
         case "certificate":
-            return {"x-console-certificate": "yes"}
+            return Credentials()
         case _:
-            return {}
+            return None

@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from dragoman import A2AError, Message, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from dragoman.client import Client, TokenProvider, Transport, fetch_card
+from dragoman.client import PAUSE_EXTENSIONS, Client, TokenProvider, Transport, fetch_card
 from dragoman.client.transport import origin
 from dragoman.conformance.card import check
 from dragoman.console.http import ConsoleError, Request, Response, respond
@@ -27,6 +27,8 @@ FAILURES = (A2AError, OSError, ValueError, ModuleNotFoundError)
 """What a call may raise."""
 
 
+MOST = 100
+"""The most tasks in a list."""
 UNREADABLE = "INVALID_AGENT_RESPONSE"
 """The reason in the client's errors about answers that it cannot read."""
 
@@ -90,7 +92,7 @@ class RemoteAgent:
                     self.wire,
                     auth=self.login.auth,
                     headers=self._headers,
-                    extensions=self._extensions,
+                    extensions=(*self._extensions, *PAUSE_EXTENSIONS),
                 )
                 try:
                     self._client = await self._exits.enter_async_context(made)
@@ -232,7 +234,7 @@ class RemoteAgent:
             case "CancelTask":
                 return await client.task(params["id"]).cancel()
             case "ListTasks":
-                tasks = [task async for task in _some(client, params.get("contextId", ""))]
+                tasks = [task async for task in _some(client, params)]
                 return {"tasks": tasks, "nextPageToken": "", "totalSize": len(tasks)}
             case _:
                 raise ValueError(f"the inspector has no call {method[:40]!r}")
@@ -260,12 +262,18 @@ class RemoteAgent:
         return {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}}
 
 
-async def _some(client: Client, context: str) -> AsyncIterator[Task]:
+async def _some(client: Client, params: Mapping[str, Any]) -> AsyncIterator[Task]:
     number = 0
-    async for task in client.list(context=context):
+    found = client.list(
+        context=params.get("contextId", ""),
+        history=params.get("historyLength"),
+        artifacts=params.get("includeArtifacts"),
+        page=MOST,
+    )
+    async for task in found:
         yield task
         number += 1
-        if number >= 100:
+        if number >= MOST:
             return
 
 

@@ -7,11 +7,14 @@ import hmac
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from dragoman import Caller
+
+S = TypeVar("S", bound=Struct)
 
 LIFETIME = 12 * 3600.0
 """Seconds after which a session ends."""
@@ -75,10 +78,10 @@ def start(operator: Operator, origin: str) -> Session:
     return Session(operator=operator, origin=origin, ends=ends)
 
 
-def cookie_name(origin: str) -> str:
+def cookie_name(origin: str, name: str = "dragoman-console") -> str:
     """The cookie's name. Browsers send the cookies of one port to all others of the host."""
     port = origin.rpartition(":")[2]
-    return f"dragoman-console-{port}" if port.isdecimal() else "dragoman-console"
+    return f"{name}-{port}" if port.isdecimal() else name
 
 
 def set_cookie(session: Session, key: bytes) -> str:
@@ -86,7 +89,7 @@ def set_cookie(session: Session, key: bytes) -> str:
     secure = "; Secure" if session.origin.startswith("https:") else ""
     left = max(0, int(session.ends - time.time()))
     return (
-        f"{cookie_name(session.origin)}={_sealed(session, key)}; Path={_PATH}; Max-Age={left}; "
+        f"{cookie_name(session.origin)}={sealed(session, key)}; Path={_PATH}; Max-Age={left}; "
         f"HttpOnly; SameSite=Strict{secure}"
     )
 
@@ -101,24 +104,27 @@ def read_cookie(headers: Mapping[bytes, bytes], origin: str, key: bytes) -> Sess
     name = cookie_name(origin)
     for item in headers.get(b"cookie", b"").decode("latin-1").split(";"):
         found, _, value = item.strip().partition("=")
-        session = _opened(value, key) if found == name else None
+        session = opened(value, key, Session) if found == name else None
         if session is not None and session.origin == origin and session.ends > time.time():
             return session
     return None
 
 
-def _sealed(session: Session, key: bytes) -> str:
-    body = urlsafe_b64encode(msgspec.json.encode(session)).rstrip(b"=")
-    return f"{body.decode()}.{_mac(body, key)}"
+def sealed(value: Struct, key: bytes, purpose: str = "session") -> str:
+    """Return a signed text with this value."""
+    body = urlsafe_b64encode(msgspec.json.encode(value)).rstrip(b"=")
+    return f"{body.decode()}.{_mac(body, key, purpose)}"
 
 
-def _opened(text: str, key: bytes) -> Session | None:
+def opened(text: str, key: bytes, kind: type[S], purpose: str = "session") -> S | None:
+    """Return the value of a signed text; None if it was not signed for this purpose."""
     body, _, mac = text.partition(".")
     raw = body.encode("latin-1", "replace")
-    if not hmac.compare_digest(mac.encode("latin-1", "replace"), _mac(raw, key).encode()):
+    if not hmac.compare_digest(mac.encode("latin-1", "replace"), _mac(raw, key, purpose).encode()):
         return None
-    return msgspec.json.decode(urlsafe_b64decode(raw + b"=" * (-len(raw) % 4)), type=Session)
+    return msgspec.json.decode(urlsafe_b64decode(raw + b"=" * (-len(raw) % 4)), type=kind)
 
 
-def _mac(body: bytes, key: bytes) -> str:
-    return hmac.new(key, b"dragoman console session 1\n" + body, hashlib.sha256).hexdigest()
+def _mac(body: bytes, key: bytes, purpose: str) -> str:
+    head = f"dragoman console {purpose} 1\n".encode()
+    return hmac.new(key, head + body, hashlib.sha256).hexdigest()

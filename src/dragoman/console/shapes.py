@@ -112,6 +112,8 @@ class PartView(Shape, frozen=True, kw_only=True):
     filename: str = ""
     size: int = 0
     path: str = ""
+    raw: str = ""
+    """The content of a file in base64, in a log that is saved."""
     url: str = ""
     image: bool = False
     cut: int = 0
@@ -232,7 +234,7 @@ class TaskDetails(Shape, frozen=True, kw_only=True):
     """One sentence: why the task is where it is."""
     task: Folded
     asks: str = ""
-    """`answer` or `approval`, if the task waits for a person."""
+    """`answer`, `approval` or `payment`, if the task waits for one."""
     operation: Any = None
     """What an approval is for."""
     delegates: bool = False

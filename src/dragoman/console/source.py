@@ -179,11 +179,16 @@ class ServedAgents:
     async def close(self) -> None:
         """There is nothing to close."""
 
-    async def schemes(self, request: Request) -> Sequence[SchemeView]:
-        """The ways to log in, from the card of the first agent."""
+    async def card(self, request: Request) -> dict[str, Any]:
+        """The card of the first agent; empty if it has none."""
         key = next(iter(self.app.agents), "")
         status, _, body = await self.get(request, self.prefix(key) + CARD)
-        return schemes_of(msgspec.json.decode(body)) if status == 200 else []
+        found: dict[str, Any] = msgspec.json.decode(body) if status == 200 else {}
+        return found
+
+    async def schemes(self, request: Request) -> Sequence[SchemeView]:
+        """The ways to log in, from the card of the first agent."""
+        return schemes_of(await self.card(request))
 
 
 def schemes_of(card: Any) -> list[SchemeView]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from dragoman import Task
 from dragoman.admin import TaskRow, ancestors, reason
+from dragoman.client import Result
 from dragoman.console.shapes import TaskDetails
 from dragoman.console.store_reader import StoreReader
 from dragoman.console.timeline import (
@@ -51,4 +52,7 @@ def _asks(row: TaskRow, task: Task) -> str:
         return ""
     if operation(task) is not None:
         return "approval"
+    pause = Result(task=task).pause
+    if pause is not None and not pause.in_words:
+        return pause.kind
     return "answer" if state_name(row.state) == "input-required" else ""

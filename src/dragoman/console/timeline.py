@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -55,30 +56,37 @@ def state_name(state: Any) -> str:
     return str(state.name).lower().replace("_", "-")
 
 
-def part_view(part: Part, path: str = "") -> PartView:
-    """Show a part. `path` is where its content can be fetched."""
+def part_view(part: Part, path: str = "", *, whole: bool = False) -> PartView:
+    """Show a part. `path` is where its content can be fetched. With `whole`, all of the content is
+    in the view."""
     named: Any = {"media_type": part.media_type, "filename": part.filename}
     if part.text is not None:
         text = part.text
-        cut = max(0, len(text) - LONGEST_TEXT)
-        return PartView(kind="text", text=text[:LONGEST_TEXT], cut=cut, **named)
+        cut = 0 if whole else max(0, len(text) - LONGEST_TEXT)
+        return PartView(kind="text", text=text[: len(text) - cut], cut=cut, **named)
     if part.url:
         return PartView(kind="link", url=part.url, **named)
     if part.raw is not None:
+        if whole:
+            raw = b64encode(part.raw).decode()
+            return PartView(kind="file", size=len(part.raw), raw=raw, **named)
         image = bool(image_type(part.raw))
         return PartView(kind="file", size=len(part.raw), path=path, image=image, **named)
     return PartView(kind="data", data=part.data, **named)
 
 
-def parts_view(parts: Iterable[Part], path: str = "") -> tuple[PartView, ...]:
-    """Show parts. The file at index i is at `path`/i."""
+def parts_view(
+    parts: Iterable[Part], path: str = "", *, whole: bool = False
+) -> tuple[PartView, ...]:
+    """Show parts. The file at index i is at `path`/i, or in the view, with `whole`."""
     return tuple(
-        part_view(part, f"{path}/{index}" if path else "") for index, part in enumerate(parts)
+        part_view(part, f"{path}/{index}" if path else "", whole=whole)
+        for index, part in enumerate(parts)
     )
 
 
-def entry_view(entry: Entry, task: str) -> EntryView:
-    """Show an entry of this task's log."""
+def entry_view(entry: Entry, task: str, *, whole: bool = False) -> EntryView:
+    """Show an entry of this task's log. With `whole`, everything of it is in the view."""
     event, path = entry.event, f"tasks/{task}/files/{entry.number}"
     base: dict[str, Any] = {"number": entry.number, "turn": entry.turn}
     match event:
@@ -89,12 +97,12 @@ def entry_view(entry: Entry, task: str) -> EntryView:
                 at=event.at,
                 who=_who(event.caller),
                 skill=event.skill,
-                **_message(message, path),
+                **_message(message, path, whole),
                 **base,
             )
         case TaskStatusUpdateEvent():
             status = event.status
-            said = {} if status.message is None else _message(status.message, path)
+            said = {} if status.message is None else _message(status.message, path, whole)
             said["metadata"] = {**said.get("metadata", {}), **(event.metadata or {})}
             return EntryView(
                 kind="status",
@@ -112,12 +120,12 @@ def entry_view(entry: Entry, task: str) -> EntryView:
                 description=artifact.description,
                 append=bool(event.append),
                 last_chunk=bool(event.last_chunk),
-                parts=parts_view(artifact.parts, path),
+                parts=parts_view(artifact.parts, path, whole=whole),
                 metadata={**(artifact.metadata or {}), **(event.metadata or {})},
                 **base,
             )
         case Reply():
-            return EntryView(kind="reply", **_message(event.message, path), **base)
+            return EntryView(kind="reply", **_message(event.message, path, whole), **base)
         case CancelRequested():
             return EntryView(
                 kind="cancel",
@@ -165,11 +173,11 @@ def _bounded(value: Any) -> Any:
         return raw[:1000].decode("utf-8", "replace")
 
 
-def _message(message: Message, path: str) -> dict[str, Any]:
+def _message(message: Message, path: str, whole: bool = False) -> dict[str, Any]:
     return {
         "id": message.message_id,
         "role": state_name(message.role),
-        "parts": parts_view(message.parts, path),
+        "parts": parts_view(message.parts, path, whole=whole),
         "metadata": message.metadata or {},
     }
 

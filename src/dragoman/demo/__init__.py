@@ -1,1 +1,1 @@
-"""`dragoman demo`: three agents work together, and one of them is killed."""
+"""`dragoman demo`: three agents work together, one of them is killed, and a fourth one is paid."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 
 from dragoman.cli.colors import BLUE, BOLD, CYAN, GREEN, RED, YELLOW, paint
 from dragoman.cli.terminal_format import plain, word
@@ -23,6 +25,8 @@ from dragoman.model.types import Message, Part, Task, TaskArtifactUpdateEvent, T
 
 PORTS = {"flight": 8001, "hotel": 8002, "travel": 8003}
 REGISTRY = 8900
+KEY = "DEMO_WALLET_KEY"
+"""The variable with the key of the demo's wallet, which is made anew each time."""
 
 
 def run(*, once: bool) -> int:
@@ -45,6 +49,7 @@ def run(*, once: bool) -> int:
                     register(server.url, registry.url)
             book_hotel(urls["hotel"])
             plan_trip(urls["travel"], servers["flight"])
+            urls |= pay_guide(stack, folder)
             if not once:
                 show_more(urls, registry.url)
                 say("\nThe agents keep running; press Ctrl-C to stop them.", BOLD)
@@ -64,10 +69,10 @@ DRAGOMAN = (sys.executable, "-m", "dragoman")
 QUIET = ("--log-level", "error", "--set", "drain_timeout=1")
 
 
-def agent_command(name: str, folder: str) -> tuple[str, ...]:
+def agent_command(name: str, folder: str, module: str = "dragoman.demo.agents") -> tuple[str, ...]:
     """The command of an agent, with its tasks in a file."""
     store = f"sqlite:///{folder}/{name}.db"
-    return (*DRAGOMAN, "serve", f"dragoman.demo.agents:{name}", "--store", store, *QUIET)
+    return (*DRAGOMAN, "serve", f"{module}:{name}", "--store", store, *QUIET)
 
 
 def registry_command(folder: str) -> tuple[str, ...]:
@@ -197,6 +202,41 @@ def plan_trip(url: str, flight: Process) -> None:
         show(stream.result)
 
 
+def pay_guide(stack: ExitStack, folder: str) -> dict[str, str]:
+    """Pay an agent twice from a wallet whose limit is enough for once, and return its URL; nothing
+    without the extra `pay`. The facilitator is on this machine, and moves no money."""
+    if find_spec("eth_account") is None:
+        return {}
+    from dragoman.demo.facilitator import PlayFacilitator
+    from dragoman.demo.guide import SHOP
+    from dragoman.payments import PaymentRefused, Wallet, payments
+
+    title("Pay an agent: a facilitator on this machine moves play money, and the wallet has limits")
+    facilitator = stack.enter_context(PlayFacilitator())
+    command = agent_command("guide", folder, "dragoman.demo.guide")
+    server = stack.enter_context(Process(command, 8004, DEMO_FACILITATOR=facilitator.url))
+    os.environ[KEY] = f"0x{secrets.token_hex(32)}"
+    wallet = Wallet(
+        f"env:{KEY}",
+        per_call="0.10 USDC",
+        per_day="0.15 USDC",
+        file=f"{folder}/wallet.json",
+        receivers=SHOP,
+    )
+    with Client.connect(server.url, answer=wallet) as agent:
+        say("  you    Lisbon, and at most 0.15 USDC a day", CYAN)
+        result = agent.send("Lisbon")
+        show(result)
+        for receipt in payments(result):
+            say(f"  paid   0.1 USDC on {receipt.network}: {receipt.transaction[:18]}...", GREEN)
+        say("  you    Porto", CYAN)
+        try:
+            agent.send("Porto")
+        except PaymentRefused as error:
+            say(f"  wallet {error}", RED)
+    return {"guide": server.url}
+
+
 def follow(
     stream: Stream, on_artifact: Callable[[TaskArtifactUpdateEvent], None] | None = None
 ) -> None:
@@ -245,8 +285,19 @@ def show_more(urls: dict[str, str], registry: str) -> None:
         f"dragoman task list {urls['flight']}",
         f"curl {urls['flight']}/tasks",
         f"dragoman registry list --registry {registry}",
+        *paying(urls),
     ):
         say(f"  {command}")
+
+
+def paying(urls: dict[str, str]) -> list[str]:
+    """Commands that pay the guide, if it is there."""
+    if "guide" not in urls:
+        return []
+    from dragoman.demo.guide import SHOP
+
+    send = f"dragoman send {urls['guide']} Porto"
+    return [send, f"WALLET_KEY=$(openssl rand -hex 32) {send} --pay-max 0.10 --pay-to {SHOP}"]
 
 
 def title(text: str) -> None:

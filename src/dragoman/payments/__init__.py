@@ -9,8 +9,9 @@
     async with Client.connect(url, answer=wallet) as agent: ...
 
 `objects` has the values of x402, `extension` their place in A2A messages, `checks` compares a
-payment with an offer, `merchant`, `facilitator` and `chain` are the side that is paid, `wallet`,
-`ledger` with its places `ledger_file` and `ledger_table`, and `signing` the side that pays.
+payment with an offer. `merchant`, `collection`, `settlement`, `lookup`, `books`, `facilitator` and
+`chain` are the side that is paid, `wallet`, `ledger` with its places `ledger_file` and
+`ledger_table`, and `signing` the side that pays.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dragoman.payments.books import BookedPayment, Books, PaymentRecord, Refund
     from dragoman.payments.chain import Chain
     from dragoman.payments.extension import (
         CardPrice,
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     )
     from dragoman.payments.facilitator import Facilitator, NoAnswer
     from dragoman.payments.ledger import LedgerUnavailable, SignedPayment, WalletLimits
-    from dragoman.payments.merchant import Merchant, PaidSkill, PaymentRecord
+    from dragoman.payments.merchant import Merchant, PaidSkill
     from dragoman.payments.networks import Asset
     from dragoman.payments.objects import MalformedObject, Offer, Receipt, Requirement
     from dragoman.payments.price import Price
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Asset",
+    "BookedPayment",
+    "Books",
     "CardPrice",
     "Chain",
     "Facilitator",
@@ -55,6 +59,7 @@ __all__ = [
     "Price",
     "ProposedPayment",
     "Receipt",
+    "Refund",
     "Requirement",
     "SignedPayment",
     "Signer",
@@ -68,6 +73,8 @@ __all__ = [
 
 _PLACES = {
     "Asset": "networks",
+    "BookedPayment": "books",
+    "Books": "books",
     "CardPrice": "extension",
     "Chain": "chain",
     "Facilitator": "facilitator",
@@ -76,12 +83,13 @@ _PLACES = {
     "NoAnswer": "facilitator",
     "PaidSkill": "merchant",
     "PaymentError": "extension",
-    "PaymentRecord": "merchant",
+    "PaymentRecord": "books",
     "PaymentRefused": "wallet",
     "PaymentStatus": "extension",
     "Price": "price",
     "ProposedPayment": "wallet",
     "SignedPayment": "ledger",
+    "Refund": "books",
     "Signer": "signing",
     "Wallet": "wallet",
     "WalletLimits": "ledger",

@@ -108,7 +108,7 @@ class Chain:
                 self._rpc, body, headers={"content-type": "application/json"}
             )
             found = msgspec.json.decode(response.body)
-        except (EgressRefused, EgressUnreachable, msgspec.DecodeError) as error:
+        except (EgressRefused, EgressUnreachable, ValueError, RecursionError) as error:
             raise NoAnswer(f"the node gave no answer: {type(error).__name__}") from None
         if not isinstance(found, dict) or found.get("error") or "result" not in found:
             raise NoAnswer(f"the node refused {method}")

@@ -21,8 +21,11 @@ class Refusal(Struct, frozen=True):
     reason: str
 
 
-def compared(payload: Payload, offer: Offer, now: float) -> Requirement | Refusal:
-    """Return which way to pay of an offer a payment is for, or why it is for none."""
+def compared(
+    payload: Payload, offer: Offer, now: float, margin: float = MARGIN
+) -> Requirement | Refusal:
+    """Return which way to pay of an offer a payment is for, or why it is for none. It must be valid
+    for `margin` more seconds."""
     signed = payload.authorization
     ways = [one for one in offer.accepts if one.network == payload.network]
     if payload.scheme != SCHEME:
@@ -43,8 +46,9 @@ def compared(payload: Payload, offer: Offer, now: float) -> Requirement | Refusa
         return Refusal(PaymentError.INVALID_AMOUNT, "the payment accepts another offer")
     if signed.valid_after > now:
         return Refusal(PaymentError.EXPIRED_PAYMENT, "the payment is not valid yet")
-    if signed.valid_before < now + MARGIN:
-        return Refusal(PaymentError.EXPIRED_PAYMENT, "the payment has expired")
+    if signed.valid_before < now + margin:
+        soon = " or expires too soon" if margin > MARGIN else ""
+        return Refusal(PaymentError.EXPIRED_PAYMENT, f"the payment has expired{soon}")
     if len(payload.signature) > PLAIN:
         return ways[0]  # a contract signs: only the facilitator can check it
     for way in ways:

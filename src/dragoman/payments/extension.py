@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -10,7 +11,7 @@ from msgspec import Struct
 
 from dragoman import AgentCard, Message, Task
 from dragoman.client import Result
-from dragoman.payments.networks import KNOWN, short_name
+from dragoman.payments.networks import amount_in_words, short_name
 from dragoman.payments.objects import (
     MalformedObject,
     Offer,
@@ -31,6 +32,8 @@ PAYLOAD = "x402.payment.payload"
 RECEIPTS = "x402.payment.receipts"
 ERROR = "x402.payment.error"
 
+MOST_NODES = 10_000
+"""How many values of an object are searched for a payment."""
 SHOWN = 3
 """How many ways to pay are shown."""
 
@@ -69,6 +72,22 @@ def metadata(message: Message | None) -> Mapping[str, Any]:
     return (message.metadata or {}) if message is not None else {}
 
 
+def embedded_payload(data: Any) -> Mapping[str, Any] | None:
+    """Return the signed payment inside of another protocol's object, such as a PaymentMandate of
+    AP2. It is recognized by its shape; nothing else of the object is read."""
+    waiting, seen = deque([data]), 0
+    while waiting and seen < MOST_NODES:
+        value, seen = waiting.popleft(), seen + 1
+        if isinstance(value, Mapping):
+            inner = value.get("payload")
+            if "x402Version" in value and isinstance(inner, Mapping) and "signature" in inner:
+                return value
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return None
+
+
 def payment_required(result: Result) -> Offer | None:
     """Return the offer if the task of a result waits for a payment, else None. Raises
     MalformedObject if it asks for a payment in a way that this client does not understand, such as
@@ -100,11 +119,7 @@ def pause_text(said: Mapping[str, Any]) -> str:
 
 def in_words(required: Requirement) -> str:
     """A way to pay, for people."""
-    amount = f"{required.amount} units of {required.asset}"
-    for asset in KNOWN:
-        known = (asset.network, asset.address.lower())
-        if known == (required.network, required.asset.lower()):
-            amount = asset.shown(required.amount)
+    amount = amount_in_words(required.amount, required.asset, required.network)
     return f"{amount} on {short_name(required.network)} to {required.pay_to}"
 
 

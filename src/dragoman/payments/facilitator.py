@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,11 @@ _REASONS = (
     ("amount", PaymentError.INVALID_AMOUNT),
 )
 """What the reasons of facilitators have in them, and what it means."""
+
+
+_NAME = re.compile(r"(?:invalid|insufficient|unsupported|network_mismatch)[a-z0-9_]*")
+"""The names of reasons for which a facilitator refuses before it sends anything. Free text may
+describe a failure after that."""
 
 
 class NoAnswer(Exception):
@@ -107,8 +113,7 @@ class Facilitator:
         headers = {"content-type": "application/json"}
         try:
             async with asyncio.timeout(self._timeout):
-                given = self._headers() if callable(self._headers) else self._headers
-                more = given if given is None or isinstance(given, Mapping) else await given
+                more = await self._credentials()
                 async with Egress(allow=self._allow, timeout=self._timeout) as egress:
                     response = await egress.post(
                         f"{self.url}/{what}", body, headers={**headers, **(more or {})}
@@ -119,18 +124,31 @@ class Facilitator:
             raise NoAnswer(f"the facilitator cannot be reached: {error}") from None
         try:
             found = msgspec.json.decode(response.body)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):  # it is no JSON, or nested too deep
             found = None
         if not isinstance(found, dict) or response.cut:
             raise NoAnswer(f"the facilitator answered with HTTP {response.status}, and no object")
         return found
+
+    async def _credentials(self) -> Mapping[str, str] | None:
+        try:
+            given = self._headers() if callable(self._headers) else self._headers
+            return given if given is None or isinstance(given, Mapping) else await given
+        except TimeoutError:
+            raise
+        except Exception as error:
+            name = type(error).__name__
+            raise NoAnswer(f"the function for the facilitator's headers raised {name}") from error
 
 
 def proves_nothing_sent(receipt: Receipt) -> bool:
     """Whether a refusal names a reason for which a facilitator sends no transaction. For other
     reasons, such as a time-out or a nonce that is used, the payment may have been carried out."""
     sent = (PaymentError.SETTLEMENT_FAILED, PaymentError.DUPLICATE_NONCE)
-    return not (receipt.success or receipt.transaction or error_of(receipt.error) in sent)
+    name = _NAME.fullmatch(receipt.error)
+    if receipt.success or receipt.transaction or name is None:
+        return False
+    return "transaction" not in receipt.error and error_of(receipt.error) not in sent
 
 
 def error_of(reason: str) -> PaymentError:

@@ -6,6 +6,7 @@ import copy
 import inspect
 import logging
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
@@ -60,6 +61,8 @@ logger = logging.getLogger("dragoman.payments")
 
 LONGEST = 600
 """The longest time in seconds for which an authorization is valid."""
+PORTS = {"http": 80, "https": 443}
+SIGNATURE = re.compile(r"0x(?:[0-9a-fA-F]{2}){64,8192}")
 ADVICE = "name it in `receivers`, or approve it in `on_payment`"
 ASKED_AT_ONCE = 100
 """How many payments the chain is asked about at once, the latest first."""
@@ -235,7 +238,10 @@ class Wallet:
             signed = await self._ledger.change(count)
         if not signed.signature:
             domain = requirement_with_domain(required, asset)
-            signed.signature = await self._signer.sign(domain, signed.authorization)
+            signature = await self._signer.sign(domain, signed.authorization)
+            if not isinstance(signature, str) or not SIGNATURE.fullmatch(signature):
+                raise PaymentRefused("the wallet's signer returned no signature in hexadecimal")
+            signed.signature = signature
             # stored before it is sent; another process may have been faster
             signed = await self._ledger.change(partial(_keep, signed))
         return Payload(
@@ -415,17 +421,28 @@ def _limit(name: str, value: str) -> tuple[Decimal, str]:
 
 
 def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}".lower()
+    """The origin of a URL, without a login; empty if it has none."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError:
+        return ""
+    host = (parts.hostname or "").lower()
+    usual = port == PORTS.get(parts.scheme, 0)
+    return f"{parts.scheme}://{host}" + ("" if usual else f":{port}") if host else ""
 
 
 def _check_origin(required: Requirement, url: str, asset: Asset) -> None:
     """Raise PaymentRefused if an offer names a resource at another origin."""
     resource = required.resource
-    if "://" in resource and _origin(resource) != _origin(url):
+    try:
+        elsewhere = bool(urlsplit(resource).netloc) and _origin(resource) != _origin(url)
+    except ValueError:
+        elsewhere = True
+    if elsewhere:
         raise PaymentRefused(
             f"the agent asks for {asset.shown(required.amount)} for something at another origin: "
-            f"{_origin(resource)[:200]}"
+            f"{resource[:200]}"
         )
 
 

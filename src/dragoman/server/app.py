@@ -343,7 +343,7 @@ class App:
         The server calls it like an ASGI application, for HTTP only; it returns whether it has
         answered. The server has not authenticated the request yet:
         `await scope["dragoman.authenticate"]()` returns the `Caller`, or raises as for the agents;
-        with headers as the argument, it does so for a request with these headers. The application
+        with `headers` or a `query_string`, it does so for a request that has these. The application
         can append headers to the list `scope["dragoman.headers"]`: every response to this request
         gets them. JSON-RPC to a single agent (`POST /`) goes directly to the agent. The `App`
         awaits `close` when it stops.

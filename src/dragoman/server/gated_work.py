@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,17 +14,28 @@ from dragoman.agent.gate import Conclusion, Gate
 from dragoman.agent.saved_values import decode_saved, encode_saved
 from dragoman.model import clock
 from dragoman.model.events import Private
-from dragoman.model.types import Metadata, TaskState, TaskStatusUpdateEvent
-from dragoman.server import private_metadata
+from dragoman.model.types import Metadata, Part, TaskState, TaskStatusUpdateEvent
 from dragoman.server.gate_store import StoreOfGate
+from dragoman.server.private_metadata import Aside, read
 from dragoman.server.replay import GATE_SAVED
+from dragoman.server.run_writes import HeldEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dragoman.server.run import Run
 
-_ending = msgspec.json.Decoder(TaskStatusUpdateEvent | None).decode
+
+class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a handler that is not durable has ended its task."""
+
+    status: TaskStatusUpdateEvent | None = None
+    """None if it waits for its client."""
+    held: tuple[HeldEvent, ...] = ()
+    """Its output, if that is held back."""
+
+
+_ending = msgspec.json.Decoder(Ending).decode
 
 
 class Work(StoreOfGate):
@@ -43,14 +55,16 @@ class Work(StoreOfGate):
         assert journal is not None, "a turn with a gate is durable"
         return journal
 
-    async def run(self) -> TaskStatusUpdateEvent | None:
+    async def run(self, timeout: float | None = None) -> TaskStatusUpdateEvent | None:
         """See `GatedWork.run`."""
         if self._began:
             raise RuntimeError("a gate runs its handler at most once")
         self._began = True
         run = self._run
         handler = run.handler
-        run.withholds = True
+        if timeout is not None and handler.continues:
+            raise ValueError("run: timeout: the handler is durable")
+        run.withholds, run.holds, run.held = True, handler.holds, []
         try:
             if run.reason == "cancel" and handler.cancel is not None:
                 await handler.stop(run.turn, run, run.worker.threads)
@@ -59,7 +73,9 @@ class Work(StoreOfGate):
                 self._journal.pass_on()
                 await run.work()
             else:
-                run.withheld = _ending(await self._journal.work(self._attempt))
+                attempt = partial(self._attempt, timeout=timeout)
+                ending = _ending(await self._journal.work(attempt))
+                run.withheld, run.held = ending.status, list(ending.held)
         except asyncio.CancelledError as error:
             if run.lost or run.reason not in ("cancel", "deadline"):
                 raise  # another worker continues
@@ -80,7 +96,7 @@ class Work(StoreOfGate):
             event = run.turn._status(TaskState.FAILED, run.words("deadline"), None)
         run.withheld = run.withheld or event  # type: ignore[assignment]
 
-    async def _attempt(self, attempt: int) -> bytes:
+    async def _attempt(self, attempt: int, *, timeout: float | None) -> bytes:
         """Run a handler that is not durable: it knows nothing of the turn's journal."""
         run = self._run
         if attempt > run.agent.retries + 1:
@@ -90,13 +106,22 @@ class Work(StoreOfGate):
         else:
             turn, journal, sends = run.turn, run.journal, run.turn._sends
             run.journal = turn._journal = turn._sends = None
+            turn._forget_events()  # of the gate: a replay makes them again, and does not emit them
             run.detached = True
             try:
-                await run.work()
+                async with asyncio.timeout(timeout):
+                    await run.work()
+            except TimeoutError:
+                words = "The agent did not finish in the time it has"
+                run.withheld = run.turn._status(TaskState.FAILED, words, None)  # type: ignore[assignment]
             finally:
                 run.journal = turn._journal = journal
                 turn._sends, run.detached = sends, False
-        return msgspec.json.encode(run.withheld)
+        return msgspec.json.encode(Ending(run.withheld, tuple(run.held)))
+
+    def publish(self) -> None:
+        """See `GatedWork.publish`."""
+        self._run.published = True
 
     async def save(self, value: Any) -> None:
         """See `GatedWork.save`."""
@@ -114,8 +139,15 @@ class Work(StoreOfGate):
 
     async def private_metadata(self) -> Metadata:
         """See `GatedWork.private_metadata`."""
+        return (await self._aside()).metadata
+
+    async def private_parts(self) -> Sequence[Part]:
+        """See `GatedWork.private_parts`."""
+        return (await self._aside()).parts
+
+    async def _aside(self) -> Aside:
         turn = self._run.turn
-        return await private_metadata.read(self._run.worker.store, turn._heard or turn._received)
+        return await read(self._run.worker.store, turn._heard or turn._received)
 
     def conclude(
         self, metadata: Metadata, text: str = "", *, extensions: Sequence[str] = ()
@@ -129,6 +161,7 @@ async def enter(run: Run, gate: Gate, saved: bytes | None) -> None:
     try:
         await gate.enter(run.turn, Work(run, saved))
     except asyncio.CancelledError:
-        run.let_go_of_status()
+        if run.published or not run.holds:
+            run.let_go_of_status()
         raise
     run.let_go_of_status()

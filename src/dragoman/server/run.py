@@ -444,10 +444,13 @@ class Run(RunWrites, RunReads):
         self._note_failure("deadline", self.words("deadline"), error)
 
     def let_go_of_status(self) -> None:
-        """Append the status that was held back."""
+        """Append what was held back: the output, if the gate has published it, and the status."""
         event, self.withheld = self.withheld, None
-        if event is not None and not self.ended:
-            self._append(event, ours=True)
+        if event is None or self.ended:
+            return
+        for one in self.held if self.published else ():
+            self._append(one.artifact or one.status, ours=True)  # type: ignore[arg-type]
+        self._append(event, ours=True)
 
     async def _must_wait(self) -> bool:
         """Whether another turn of the context is first; then the claim is given back."""

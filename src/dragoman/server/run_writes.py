@@ -45,6 +45,13 @@ WORKING = TaskState.WORKING
 _readable = msgspec.json.Decoder(StreamResponse).decode
 
 
+class HeldEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An event of a handler that its gate holds back."""
+
+    artifact: TaskArtifactUpdateEvent | None = None
+    status: TaskStatusUpdateEvent | None = None
+
+
 class RunWrites:
     """The half of a run that writes."""
 
@@ -96,6 +103,12 @@ class RunWrites:
     """A gate waits for the end of the handler: the status that ends the task is not appended."""
     withheld: TaskStatusUpdateEvent | None = None
     """That status."""
+    holds = False
+    """The gate holds back the output of the handler, too."""
+    held: list[HeldEvent]
+    """That output."""
+    published = False
+    """The gate wants it to be logged."""
     conclusion: Conclusion | None = None
     """What a gate adds to the status that ends the task."""
 
@@ -178,13 +191,7 @@ class RunWrites:
             if event is not self.turn._sound:
                 _readable(wire)  # a value that cannot be read back must not get into a log
             if not ours:
-                self._events += 1
-                self._bytes += len(wire)
-                if self._events > self._max_events or self._bytes > self._max_output:
-                    raise IllegalEvent(
-                        f"the turn wrote more than {self._max_events} events or "
-                        f"{self._max_output} bytes"
-                    )
+                self._count(wire)
             self._check(event)
         except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
             raise InvalidAgentResponse(str(error)) from error
@@ -216,10 +223,42 @@ class RunWrites:
             return True
         if type(event) is Reply:
             event = self.turn._status(TaskState.COMPLETED, event.message, None)
-        if not _is_end(event):
-            return False
-        self.withheld = event
-        return True
+        if _is_end(event):
+            self.withheld = event
+            return True
+        if self.holds:
+            self._hold(event)
+        return self.holds
+
+    def _hold(self, event: Event) -> None:
+        """Keep an event of the handler that is logged later, if at all."""
+        status = event.status if type(event) is TaskStatusUpdateEvent else None
+        if status is not None and status.state.interrupted:
+            raise InvalidAgentResponse(
+                "the output of the handler is held back, so it cannot ask its client"
+            )
+        if status is not None and status.message is None:
+            return
+        try:
+            wire = v1_0.response(event)
+            _readable(wire)
+            if type(event) is TaskArtifactUpdateEvent:
+                self._check_artifact(event)
+        except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
+            raise InvalidAgentResponse(str(error)) from error
+        self._count(wire)
+        artifact = event if type(event) is TaskArtifactUpdateEvent else None
+        said = event if type(event) is TaskStatusUpdateEvent else None
+        self.held.append(HeldEvent(artifact, said))
+
+    def _count(self, wire: bytes) -> None:
+        """Count what the handler writes. Raises InvalidAgentResponse."""
+        self._events += 1
+        self._bytes += len(wire)
+        if self._events > self._max_events or self._bytes > self._max_output:
+            raise InvalidAgentResponse(
+                f"the turn wrote more than {self._max_events} events or {self._max_output} bytes"
+            )
 
     def _drop(self, event: Event) -> None:
         name = type(event).__name__
@@ -232,13 +271,7 @@ class RunWrites:
     def _check(self, event: Event) -> None:
         """Update the local copy of the task, and refuse an event that is not legal."""
         if type(event) is TaskArtifactUpdateEvent:
-            if event.task_id != self._id:
-                raise IllegalEvent("the event belongs to another task")
-            key = event.artifact.artifact_id
-            if not event.append:
-                self._artifacts.add(key)
-            elif key not in self._artifacts:
-                raise IllegalEvent(f"append to an artifact that does not exist: {key}")
+            self._check_artifact(event)
             if self.state is TaskState.AUTH_REQUIRED:
                 self.paused = False  # it continued, so its end completes the task
         elif type(event) is TaskStatusUpdateEvent:
@@ -251,6 +284,16 @@ class RunWrites:
             self.ended = True
             return
         self.born = True
+
+    def _check_artifact(self, event: TaskArtifactUpdateEvent) -> None:
+        """Refuse an artifact of another task, and more of one that does not exist."""
+        if event.task_id != self._id:
+            raise IllegalEvent("the event belongs to another task")
+        key = event.artifact.artifact_id
+        if not event.append:
+            self._artifacts.add(key)
+        elif key not in self._artifacts:
+            raise IllegalEvent(f"append to an artifact that does not exist: {key}")
 
     # -- appending
 

@@ -454,10 +454,9 @@ class Service:
         # The receipt is about the whole message.
         receipt = receipts.of_send(message, call, chosen, scope, self.settings.idempotency)
         private = ""
-        if self.agent.private_metadata and message.metadata:
-            message, private = await private_metadata.put_aside(
-                self.store, message, self.agent.private_metadata
-            )
+        keys, tests = self.agent.private_metadata, self.agent.private_parts
+        if tests or (keys and message.metadata):
+            message, private = await private_metadata.put_aside(self.store, message, keys, tests)
         # Anonymous callers cannot be distinguished.
         counted = new and bool(scope.owner)
         full = await self._quota.take(scope) if counted else ""

@@ -314,6 +314,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "the console of `dragoman serve` at /console/: auto offers it on a terminal of this "
         "machine, on also to callers with the scope operator (needs `auth`)",
     )
+    console_client_id: str = setting(
+        "",
+        "the client id of the console at the authorization server, with which operators log in "
+        "there (OAuth with a code); empty lets them type it",
+    )
     agent_page: bool = setting(
         True, "`dragoman serve` shows browsers a page about the agents at / and /KEY/"
     )

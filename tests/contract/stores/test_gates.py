@@ -18,12 +18,14 @@ from dragoman import (
     Message,
     Part,
     Role,
+    Settings,
     Task,
     TaskState,
     Turn,
     UserError,
 )
 from dragoman.client import Client
+from dragoman.model.events import Private
 from dragoman.model.types import SendMessageRequest
 from dragoman.stores.store import Store
 from tests.harness.lives import Lives
@@ -121,6 +123,26 @@ async def test_a_gate_asks_first_and_adds_to_the_end(store: Store) -> None:
     assert found.status.state is TaskState.COMPLETED
     assert last(found) == ("You had a ticket", {"ticket": 7}, (URI,))
     assert lives.done == {"check": 1, "COMPLETED": 1}
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+async def test_the_question_of_a_gate_is_no_forgotten_event(
+    store: Store, caplog: pytest.LogCaptureFixture, forgets: bool
+) -> None:
+    async def handler(turn: Turn) -> str:
+        if forgets:
+            turn.working("Soon")
+        return "done"
+
+    lives = gated(handler, store, durable=False)
+    task = (await lives.send("work")).head.id
+    await lives.life()
+    await answer(lives, task, ticket=7)
+    await lives.life()
+    assert texts(await lives.task(task)) == ["done"]
+    found = [one.message for one in caplog.records if "not yielded" in one.message]
+    assert len(found) == forgets, found
+    assert not forgets or "test_gates.py" in found[0]
 
 
 async def test_a_gate_may_end_the_task_without_its_handler(store: Store) -> None:
@@ -344,6 +366,148 @@ def test_a_gate_is_checked() -> None:
         agent.skill(gate=Ticket(), reply=True)(echo)
 
 
+# ---- output that is held back ---------------------------------------------------------------
+
+
+class Till:
+    """Shows the output when it was paid for, which is at the end."""
+
+    lives: Lives
+    holds_output = True
+    timeout: float | None = None
+    pays = True
+
+    def extensions(self, skill: str) -> Sequence[AgentExtension]:
+        return ()
+
+    async def enter(self, turn: Turn, work: GatedWork) -> None:
+        await self.lives.point()
+        end = await work.run(self.timeout)
+        assert end is not None
+        await self.lives.point()
+        self.lives.seen = texts(await self.lives.task(turn.task.id))  # type: ignore[attr-defined]
+        await turn.step("pay", self.lives.effect, end.status.state.name)
+        if self.pays:
+            work.publish()
+
+
+def held(handler: Any, store: Store, **options: Any) -> tuple[Till, Lives]:
+    till = Till()
+    retries = options.pop("retries", 0)
+    lives = till.lives = Lives(handler, store, gate=till, durable=False, **options)
+    lives.agent.retries = retries
+    return till, lives
+
+
+async def says_much(turn: Turn) -> str:
+    await turn.emit(turn.artifact("one", name="first"))
+    await turn.emit(turn.working("half of it"))
+    await asyncio.sleep(0)
+    return "two"
+
+
+@pytest.mark.parametrize("die_at", range(5))
+async def test_output_is_held_back_until_the_gate_returns(store: Store, die_at: int) -> None:
+    _, lives = held(says_much, store, retries=1)
+    task = (await lives.send("x")).head.id
+    await lives.life(die_at)
+    if die_at:
+        assert texts(await lives.task(task)) == []
+        await lives.recover()
+        await lives.life()
+    found = await lives.task(task)
+    assert lives.seen == []  # type: ignore[attr-defined]
+    assert (found.status.state, texts(found)) == (TaskState.COMPLETED, ["one", "two"])
+    assert [one.text for one in found.history if one.role is Role.AGENT] == ["half of it"]
+    assert lives.done["COMPLETED"] == (2 if die_at == 4 else 1)  # between an effect and its entry
+
+
+async def test_output_that_is_not_published(store: Store) -> None:
+    till, lives = held(says_much, store)
+    till.pays = False
+    task = (await lives.send("x")).head.id
+    await lives.life()
+    found = await lives.task(task)
+    assert (found.status.state, texts(found), found.history[1:]) == (TaskState.COMPLETED, [], ())
+    shown = [e.event for e in await lives.log(task) if not isinstance(e.event, Private)]
+    assert "half of it" not in repr(shown)
+
+
+@pytest.mark.parametrize("die_at", [0, 2, 3])
+async def test_work_that_takes_too_long(store: Store, die_at: int) -> None:
+    began = []
+
+    async def slow(turn: Turn) -> str:
+        began.append(turn.attempt)
+        await turn.emit(turn.artifact("one"))
+        await asyncio.sleep(60)
+        return "two"
+
+    till, lives = held(slow, store, retries=3)
+    till.timeout, till.pays = 0.02, False
+    task = (await lives.send("x")).head.id
+    await lives.life(die_at)
+    if die_at:
+        await lives.recover()
+        await lives.life()
+    found = await lives.task(task)
+    assert (found.status.state, texts(found)) == (TaskState.FAILED, [])
+    assert last(found)[0] == "The agent did not finish in the time it has"
+    assert (lives.done["FAILED"] >= 1, len(began)) == (True, 1)
+
+
+async def test_a_handler_whose_output_is_held_back_cannot_ask(store: Store) -> None:
+    async def asks(turn: Turn) -> Any:
+        return turn.ask("Which one?")
+
+    _, lives = held(asks, store)
+    task = (await lives.send("x")).head.id
+    await lives.life()
+    found = await lives.task(task)
+    assert found.status.state is TaskState.FAILED
+    assert "cannot ask its client" in str(last(found)[0])
+
+
+async def test_held_output_has_limits(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def much(turn: Turn) -> str:
+        for _ in range(9):
+            await turn.emit(turn.artifact("one"))
+        return "two"
+
+    _, lives = held(much, store)
+    monkeypatch.setattr(Settings, "max_events", 5)
+    task = (await lives.send("x")).head.id
+    await lives.life()
+    found = await lives.task(task)
+    assert found.status.state is TaskState.FAILED
+    assert "more than 5 events" in str(last(found)[0])
+
+
+def test_handlers_whose_output_cannot_be_held_back() -> None:
+    agent, till = Agent("Till", description="Sells."), Till()
+
+    async def streams(turn: Turn) -> AsyncIterator[str]:
+        yield "one"
+
+    def yields(turn: Turn) -> Any:
+        yield "one"
+
+    async def fine(turn: Turn, city: str) -> str:
+        return "one"
+
+    wrong: list[tuple[Any, dict[str, Any]]] = [
+        (streams, {}),
+        (yields, {}),
+        (fine, {"durable": True}),
+        (fine, {"ask": True}),
+    ]
+    for handler, options in wrong:
+        with pytest.raises(TypeError, match="its gate holds back the output"):
+            agent.skill(gate=till, **options)(handler)
+    till.holds_output = False
+    agent.skill(gate=till)(streams)
+
+
 # ---- the store of a gate --------------------------------------------------------------------
 
 
@@ -371,6 +535,13 @@ class Club:
 
     async def maintain(self, store: GateStore) -> None:
         self.calls.append((store.agent, store.skill))
+        for wrong in (
+            store.release("dragoman.secret", "x"),
+            store.reserve("dragoman.secret", "x", b"1", keep=None),
+            anext(store.reservations("dragoman.secret")),
+        ):
+            with pytest.raises(ValueError, match="space must not begin with"):
+                await wrong
         prefix = f"{store.agent}/{store.skill}/"
         async for one in store.reservations("club", prefix):
             task = one.key.removeprefix(prefix)

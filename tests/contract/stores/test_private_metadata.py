@@ -10,7 +10,16 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dragoman import AgentExtension, GatedWork, Message, Part, PrivateMetadata, Role, Turn
+from dragoman import (
+    AgentExtension,
+    GatedWork,
+    Message,
+    Part,
+    PrivateMetadata,
+    PrivateParts,
+    Role,
+    Turn,
+)
 from dragoman.model.caller import Call
 from dragoman.model.errors import InvalidParams
 from dragoman.model.types import SendMessageRequest, TaskState
@@ -157,6 +166,54 @@ async def test_it_may_be_too_large(store: Store) -> None:
     lives = behind(Door(), store)
     with pytest.raises(InvalidParams, match=r"example\.code: has 7\d+ bytes; at most 65536"):
         await say(lives, code(value="x" * 70_000))
+
+
+class Vault(Door):
+    """The same, with parts of messages."""
+
+    def is_private(self, part: Part) -> bool:
+        return isinstance(part.data, dict) and "code" in part.data
+
+    async def enter(self, turn: Turn, work: GatedWork) -> None:
+        await turn.ask_for("The code, please")
+        await lives_of[self].point()
+        self.read.append((await work.private_parts(), await work.private_metadata()))
+        await work.run()
+
+
+lives_of: dict[Vault, Lives] = {}
+
+
+@pytest.mark.parametrize("die_at", [0, 1])
+async def test_parts_that_only_the_gate_reads(store: Store, die_at: int) -> None:
+    vault = Vault()
+    assert isinstance(vault, PrivateParts)
+    lives = lives_of[vault] = behind(vault, store)
+    secret, open_ = Part(data={"code": SECRET}), Part(data={"name": "me"})
+    task = (await say(lives, replace(code(), parts=(secret,)))).head.id
+    await lives.life()
+    said = replace(code(task), message_id="2", parts=(open_, secret, Part(text="Here")))
+    await say(lives, said)
+    await lives.life(die_at)
+    if die_at:
+        await lives.recover()
+        await lives.life()
+    assert vault.read == [((secret,), {CODE: SECRET})]
+    found = await lives.task(task)
+    assert found.status.state is TaskState.COMPLETED
+    assert SECRET not in await everything(lives, task)
+    first, second = (one for one in found.history if one.role is Role.USER)
+    assert first.parts == (Part(data={}),)
+    assert second.parts == (open_, Part(data={}), Part(text="Here"))
+
+
+async def test_parts_may_be_too_large(store: Store) -> None:
+    lives = behind(Vault(), store)
+    part = Part(data={"code": "x" * 70_000})
+    with pytest.raises(InvalidParams, match=r"private parts: has 7\d+ bytes; at most 65536"):
+        await say(lives, replace(code(), metadata=None, parts=(part,)))
+    lives.agent.remove_skill("handler")
+    assert not lives.agent.private_parts
 
 
 async def test_it_is_encrypted_with_a_key(make: Make) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +18,8 @@ from dragoman.stores import connect
 from tests.faults.crash.checker import ENDS, Breach
 from tests.faults.crash.durable_agent import FOLDER, KILL, NAP, SAID, STORE, TEXT
 from tests.faults.crash.load import Down
-from tests.faults.crash.server_process import GONE, HERE, Served
+from tests.faults.crash.server_process import GONE, Served
+from tests.harness.forks import COMMAND, ROOT, SERVERS
 
 AGENT = "tests.faults.crash.durable_agent:agent"
 STEPS = ("quote", "bed", "left", "right")
@@ -28,36 +28,13 @@ WITHIN = 30.0
 LEASE = 0.4
 
 
-async def forking() -> asyncio.subprocess.Process:
-    """A process that forks servers, one after the other."""
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.faults.crash.fork_server"),
-        cwd=HERE,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-
-
-async def ended(process: asyncio.subprocess.Process) -> None:
-    """End it, and with it its server."""
-    process.kill()
-    await process.wait()
-
-
 class History(Served):
     """One server after the other, and a client that does not give up."""
 
     within = WITHIN
     """How many seconds a life may take."""
 
-    def __init__(
-        self,
-        folder: Path,
-        url: str = "",
-        *,
-        broken: str = "",
-        forks: asyncio.subprocess.Process | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, url: str = "", *, broken: str = "") -> None:
         self.store = url or f"sqlite:///{folder / 'tasks.db'}"
         super().__init__(
             folder,
@@ -66,9 +43,7 @@ class History(Served):
             **{FOLDER: str(folder), STORE: "postgres" if url else "sqlite"},
         )
         self.task = ""
-        self.process = forks
         self.pid = 0
-        self._own = forks is None
 
     def command(self) -> list[str]:
         """See `Served.command`."""
@@ -82,20 +57,17 @@ class History(Served):
 
     async def start(self, kill: str = "") -> None:
         """Begin a life that ends at this point."""
-        if self.process is None:
-            self.process = await forking()
-        assert self.process.stdin is not None
-        environment = {**self._environment, KILL: kill}
-        order = [environment, self.command(), str(self.folder / "log")]
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        self.pid = await self._said()
-        self._dead = asyncio.create_task(self._said())
-
-    async def _said(self) -> int:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        line = await self.process.stdout.readline()
-        return int(line or -signal.SIGKILL)
+        with (self.folder / "log").open("a") as log:
+            process = await asyncio.to_thread(
+                SERVERS.start,
+                *(COMMAND, *self.command()),
+                folder=ROOT,
+                environment={**self._environment, KILL: kill},
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+            )
+        self.pid = process.pid
+        self._dead = asyncio.create_task(process.ended())
 
     async def end(self) -> int:
         """End the server, if it has not ended; its exit status."""
@@ -106,8 +78,6 @@ class History(Served):
 
     async def __aexit__(self, *_: object) -> None:
         await self.http.close()
-        if self.process is not None and self._own:
-            await ended(self.process)
         if self.pid:
             await self.end()
 

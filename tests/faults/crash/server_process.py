@@ -20,6 +20,7 @@ from dragoman.model.events import RESUME
 from tests.faults.crash.agent import BROKEN, EFFECTS
 from tests.faults.crash.checker import Ack, Frame, Send
 from tests.faults.crash.load import Down
+from tests.harness.forked_server import ForkedServer, forked_server
 
 HERE = Path(__file__).parents[3]
 GONE = (aiohttp.ClientError, ConnectionError, TimeoutError)
@@ -48,19 +49,25 @@ class Served:
         self.chance = random.Random(seed)
         self.port = _free()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.process: asyncio.subprocess.Process | None = None
+        self.process: asyncio.subprocess.Process | ForkedServer | None = None
         self._up = asyncio.Event()
         known = {key: value for key, value in os.environ.items() if not key.startswith("DRAGOMAN_")}
         self._environment = known | {EFFECTS: str(self.effects), BROKEN: broken} | environment
 
     async def start(self) -> None:
         """Serve, and wait until it does."""
-        command = [sys.executable, "-m", "dragoman", *self.command()]
+        command = self.command()
         for setting in self.settings:
             command += ["--set", setting]
-        self.process = await asyncio.create_subprocess_exec(
-            *command, cwd=HERE, env=self._environment, stderr=asyncio.subprocess.PIPE
-        )
+        if "LD_PRELOAD" in self._environment:  # for a new interpreter only
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "dragoman", *command),
+                cwd=HERE,
+                env=self._environment,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        else:
+            self.process = await forked_server(*command, environment=self._environment)
         self._listening = asyncio.create_task(self._listen(self.process))
         async with asyncio.timeout(READY):
             await self._up.wait()
@@ -75,7 +82,7 @@ class Served:
         """What it has logged, in one."""
         return "\n".join(self.lines)
 
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+    async def _listen(self, process: asyncio.subprocess.Process | ForkedServer) -> None:
         assert process.stderr is not None
         async for line in process.stderr:
             self.lines.append(line.decode().rstrip())

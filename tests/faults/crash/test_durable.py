@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ from tests.faults.crash.checker import names
 from tests.faults.crash.durable_history import (
     History,
     check,
-    ended,
-    forking,
     kills,
     points,
 )
@@ -72,17 +69,13 @@ BREACHES = [
 
 @pytest.mark.soak
 async def test_a_broken_promise_is_found(tmp_path: Path) -> None:
-    forks = await forking()
-    try:
-        for switch, deaths, expected in BREACHES if SOAK else BREACHES[:3]:
-            folder = tmp_path / switch
-            folder.mkdir()
-            async with History(folder, broken=switch, forks=forks) as history:
-                for death in deaths:
-                    task = await history.life(death)
-            assert expected in names(check(folder, task)), (switch, check(folder, task))
-    finally:
-        await ended(forks)
+    for switch, deaths, expected in BREACHES if SOAK else BREACHES[:3]:
+        folder = tmp_path / switch
+        folder.mkdir()
+        async with History(folder, broken=switch) as history:
+            for death in deaths:
+                task = await history.life(death)
+        assert expected in names(check(folder, task)), (switch, check(folder, task))
 
 
 @pytest.mark.soak
@@ -94,12 +87,8 @@ async def test_killed_once_at_every_point(tmp_path: Path, url: str, postgres: Po
         await history.life()
     number = len(points(whole))
     assert number > 40
-    forks = await forking()
-    try:
-        for point in range(1, number + 1):
-            await _lives(forks, tmp_path / str(point), _new(url, postgres), [str(point)])
-    finally:
-        await ended(forks)
+    for point in range(1, number + 1):
+        await _lives(tmp_path / str(point), _new(url, postgres), [str(point)])
 
 
 @pytest.mark.soak
@@ -107,13 +96,9 @@ async def test_killed_once_at_every_point(tmp_path: Path, url: str, postgres: Po
 async def test_killed_at_random_points(tmp_path: Path, url: str, postgres: Postgres) -> None:
     chance = seeded("durable")
     total = 0
-    forks = await forking()
-    try:
-        for number in range(max(1, int(40 * SCALE))):
-            points = _random_points(chance)
-            total += await _lives(forks, tmp_path / str(number), _new(url, postgres), points)
-    finally:
-        await ended(forks)
+    for number in range(max(1, int(40 * SCALE))):
+        points = _random_points(chance)
+        total += await _lives(tmp_path / str(number), _new(url, postgres), points)
     say(f"{total} kills")
     assert total
 
@@ -127,11 +112,11 @@ def _new(url: str, postgres: Postgres) -> str:
     return postgres.create() if url else ""
 
 
-async def _lives(forks: Process, folder: Path, url: str, points: list[str]) -> int:
+async def _lives(folder: Path, url: str, points: list[str]) -> int:
     """Live through these deaths, as far as they come; how many did."""
     folder.mkdir()
     task = None
-    async with History(folder, url, forks=forks) as history:
+    async with History(folder, url) as history:
         for point in [*points, ""]:
             task = await history.life(point)
             if task is not None:

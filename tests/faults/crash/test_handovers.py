@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio.subprocess import Process
 from collections import Counter
-from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.faults.crash.checker import ENDS, Breach, names
-from tests.faults.crash.durable_history import History, ended, forking, kills, points, private
+from tests.faults.crash.durable_history import History, kills, points, private
 from tests.faults.crash.handing_agent import GIVEN, HANDED, KIND, TIMEOUT
 from tests.faults.crash.load import Down
 from tests.harness.scale import SCALE, SOAK, say, seeded
@@ -226,13 +224,6 @@ def url(request: pytest.FixtureRequest) -> str:
     return postgres.create()
 
 
-@pytest.fixture
-async def forks() -> AsyncIterator[Process]:
-    process = await forking()
-    yield process
-    await ended(process)
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS if SOAK else KINDS[:1])
 async def test_killed_at_one_point_after_the_other(tmp_path: Path, url: str, kind: str) -> None:
@@ -265,7 +256,7 @@ FEW_ENDINGS = ("after cancel", "after written:late", "after revoke")
 
 @pytest.mark.soak
 async def test_a_write_after_the_end_is_refused(
-    tmp_path: Path, url: str, postgres: Postgres, forks: Process
+    tmp_path: Path, url: str, postgres: Postgres
 ) -> None:
     some = list(ENDINGS) if SOAK else FEW_ENDINGS[:1] if url else FEW_ENDINGS
     for number, point in enumerate(some):
@@ -274,9 +265,7 @@ async def test_a_write_after_the_end_is_refused(
         folder.mkdir()
         canceled = "race" in acts
         timeout, store = 600.0 if canceled else 0.5, postgres.create() if url else ""
-        async with Handed(
-            folder, store, acts=BEGIN + acts, timeout=timeout, forks=forks
-        ) as history:
+        async with Handed(folder, store, acts=BEGIN + acts, timeout=timeout) as history:
             assert await history.life(point) is None, f"no life ended {point}"
             task = await history.life()
         end = "TASK_STATE_CANCELED" if canceled else "TASK_STATE_FAILED"
@@ -300,22 +289,22 @@ BREACHES = [
 
 
 @pytest.mark.soak
-async def test_a_broken_promise_is_found(tmp_path: Path, forks: Process) -> None:
+async def test_a_broken_promise_is_found(tmp_path: Path) -> None:
     for switch, death, options, expected in BREACHES:
         folder = tmp_path / switch
         folder.mkdir()
-        async with Handed(folder, broken=switch, forks=forks, **options) as history:
+        async with Handed(folder, broken=switch, **options) as history:
             assert await history.life(death) is None
             task = await history.life()
         found = await check(history, task)
         assert expected & names(found), (switch, found)
 
 
-async def _lives(forks: Process, folder: Path, url: str, kind: str, deaths: list[str]) -> int:
+async def _lives(folder: Path, url: str, kind: str, deaths: list[str]) -> int:
     """Live through these deaths, as far as they come; how many did."""
     folder.mkdir()
     task = None
-    async with Handed(folder, url, kind, forks=forks) as history:
+    async with Handed(folder, url, kind) as history:
         for point in [*deaths, ""]:
             task = await history.life(point)
             if task is not None:
@@ -329,13 +318,13 @@ async def _lives(forks: Process, folder: Path, url: str, kind: str, deaths: list
 @pytest.mark.skipif(not SOAK, reason="takes minutes")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_killed_once_at_every_point(
-    tmp_path: Path, url: str, kind: str, postgres: Postgres, forks: Process
+    tmp_path: Path, url: str, kind: str, postgres: Postgres
 ) -> None:
     total = 0
     for point in count(1):
         store = postgres.create() if url else ""
         folder = tmp_path / str(point)
-        killed = await _lives(forks, folder, store, kind, [str(point)])
+        killed = await _lives(folder, store, kind, [str(point)])
         total += killed
         if not killed:
             break
@@ -347,13 +336,13 @@ async def test_killed_once_at_every_point(
 @pytest.mark.skipif(not SOAK, reason="takes minutes")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_killed_at_random_points(
-    tmp_path: Path, url: str, kind: str, postgres: Postgres, forks: Process
+    tmp_path: Path, url: str, kind: str, postgres: Postgres
 ) -> None:
     chance = seeded("handovers")
     total = 0
     for number in range(max(1, int(30 * SCALE))):
         deaths = [str(chance.randint(1, 20)) for _ in range(chance.randint(2, 8))]
         store = postgres.create() if url else ""
-        total += await _lives(forks, tmp_path / str(number), store, kind, deaths)
+        total += await _lives(tmp_path / str(number), store, kind, deaths)
     say(f"{total} kills")
     assert total

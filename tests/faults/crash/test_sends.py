@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.crash.durable_history import History, ended, forking
+from tests.faults.crash.durable_history import History
 from tests.faults.crash.sending_agent import REMOTE, SENDS
 from tests.harness.remote_agents import PIECES, RemoteAgent, WithoutReceipts
 from tests.harness.scale import SOAK
@@ -138,25 +138,21 @@ async def test_a_send_whose_task_is_not_known_is_repeated_once(
 @pytest.mark.skipif(not SOAK, reason="takes minutes")
 @pytest.mark.parametrize("kind", [Counting, Careful])
 async def test_killed_once_at_every_point(tmp_path: Path, kind: type[Counting]) -> None:
-    forks = await forking()
-    try:
-        for point in count(1):
-            folder = tmp_path / str(point)
-            folder.mkdir()
-            async with (
-                remote(kind(folder / "runs")) as other,
-                Sending(folder, "", other.url, forks=forks) as history,
-            ):
-                killed = await history.life(str(point)) is None
-                task = await history.life() if killed else None
-            if not killed:
-                break
-            check(task)
-            assert set(runs(folder)) == set(SENDS)
-            assert max(runs(folder).values()) <= (1 if kind is Careful else 2), point
-            assert runs(folder).total() <= len(SENDS) + 1, point
-    finally:
-        await ended(forks)
+    for point in count(1):
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        async with (
+            remote(kind(folder / "runs")) as other,
+            Sending(folder, "", other.url) as history,
+        ):
+            killed = await history.life(str(point)) is None
+            task = await history.life() if killed else None
+        if not killed:
+            break
+        check(task)
+        assert set(runs(folder)) == set(SENDS)
+        assert max(runs(folder).values()) <= (1 if kind is Careful else 2), point
+        assert runs(folder).total() <= len(SENDS) + 1, point
     assert point > 20
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from asyncio.subprocess import Process
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -19,7 +18,7 @@ from dragoman.client import Client
 from dragoman.model.caller import Scope
 from dragoman.model.types import TaskState
 from tests.faults.crash.checker import Breach, names
-from tests.faults.crash.durable_history import History, ended, forking, kills, points, private
+from tests.faults.crash.durable_history import History, kills, points, private
 from tests.faults.crash.load import Down
 from tests.faults.crash.sending_agent import REMOTE
 from tests.faults.crash.server_process import GONE
@@ -190,13 +189,6 @@ def url(request: pytest.FixtureRequest) -> str:
     return postgres.create()
 
 
-@pytest.fixture
-async def forks() -> AsyncIterator[Process]:
-    process = await forking()
-    yield process
-    await ended(process)
-
-
 CHAIN = (
     *("after accept", "before sent", "after sent", "before waiting", "after subscribed"),
     *("before wake_now", "after wake_now", "before effect:between", "before waited"),
@@ -232,9 +224,7 @@ SOME_MEANWHILE = (("before subscribed", False), (WAITS, True))
 
 
 @pytest.mark.soak
-async def test_the_other_agent_ends_meanwhile(
-    tmp_path: Path, url: str, postgres: Postgres, forks: Process
-) -> None:
+async def test_the_other_agent_ends_meanwhile(tmp_path: Path, url: str, postgres: Postgres) -> None:
     some = MEANWHILE if SOAK else SOME_MEANWHILE[1:] if url else SOME_MEANWHILE
     for number, (point, lost) in enumerate(some):
         folder = tmp_path / str(number)
@@ -242,7 +232,7 @@ async def test_the_other_agent_ends_meanwhile(
         store, looks = postgres.create() if url else "", SOON if lost else NEVER
         async with (
             Remote().serving() as remote,
-            Waiting(folder, store, remote, looks, forks=forks) as history,
+            Waiting(folder, store, remote, looks) as history,
         ):
             task = await _meanwhile(history, point, lost=lost)
             found = await check(history, task)
@@ -268,14 +258,14 @@ BREACHES = [("looks", True), ("notifications", False)]
 
 
 @pytest.mark.soak
-async def test_a_wait_that_hangs_is_found(tmp_path: Path, forks: Process) -> None:
+async def test_a_wait_that_hangs_is_found(tmp_path: Path) -> None:
     for switch, lost in BREACHES if SOAK else BREACHES[:1]:
         folder = tmp_path / switch
         folder.mkdir()
         looks = SOON if lost else NEVER
         async with (
             Remote().serving() as remote,
-            Waiting(folder, "", remote, looks, broken=switch, forks=forks) as history,
+            Waiting(folder, "", remote, looks, broken=switch) as history,
         ):
             history.within = 1.5
             with pytest.raises(TimeoutError):
@@ -298,14 +288,14 @@ async def test_an_end_that_is_not_logged_is_found(tmp_path: Path) -> None:
         assert "once" in names(await _logged(history, history.task))
 
 
-async def _lives(forks: Process, folder: Path, url: str, deaths: list[str], *, early: bool) -> int:
+async def _lives(folder: Path, url: str, deaths: list[str], *, early: bool) -> int:
     """Live through these deaths, as far as they come; how many did. With `early` the other agent
     has ended before this one looks."""
     folder.mkdir()
     task = None
     async with (
         Remote().serving() as remote,
-        Waiting(folder, url, remote, 2.0, forks=forks) as history,
+        Waiting(folder, url, remote, 2.0) as history,
     ):
         if early:
             remote.open()
@@ -323,12 +313,12 @@ async def _lives(forks: Process, folder: Path, url: str, deaths: list[str], *, e
 @pytest.mark.skipif(not SOAK, reason="takes minutes")
 @pytest.mark.parametrize("early", [False, True])
 async def test_killed_once_at_every_point(
-    tmp_path: Path, url: str, postgres: Postgres, forks: Process, early: bool
+    tmp_path: Path, url: str, postgres: Postgres, early: bool
 ) -> None:
     total = 0
     for point in count(1):
         store = postgres.create() if url else ""
-        killed = await _lives(forks, tmp_path / str(point), store, [str(point)], early=early)
+        killed = await _lives(tmp_path / str(point), store, [str(point)], early=early)
         total += killed
         if not killed:
             break
@@ -338,15 +328,13 @@ async def test_killed_once_at_every_point(
 
 @pytest.mark.soak
 @pytest.mark.skipif(not SOAK, reason="takes minutes")
-async def test_killed_at_random_points(
-    tmp_path: Path, url: str, postgres: Postgres, forks: Process
-) -> None:
+async def test_killed_at_random_points(tmp_path: Path, url: str, postgres: Postgres) -> None:
     chance = seeded("waits")
     total = 0
     for number in range(max(1, int(30 * SCALE))):
         deaths = [str(chance.randint(1, 15)) for _ in range(chance.randint(2, 6))]
         store = postgres.create() if url else ""
         folder = tmp_path / str(number)
-        total += await _lives(forks, folder, store, deaths, early=chance.random() < 0.2)
+        total += await _lives(folder, store, deaths, early=chance.random() < 0.2)
     say(f"{total} kills")
     assert total

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -25,8 +23,8 @@ from a2a.types import (
 )
 from google.protobuf.json_format import MessageToDict
 
-from tests.interop.peers import environments
-from tests.products.bridges.desk import PATIENCE, ROOT, Desk, Framework
+from tests.harness.forks import ROOT
+from tests.products.bridges.desk import PATIENCE, Desk, Framework, forks
 
 DESKS = Path(__file__).parent / "desks"
 IDS = ("id", "messageId", "artifactId")
@@ -40,21 +38,19 @@ class Original(Desk):
     def start(self) -> None:
         """See `Desk.start`."""
         named = self.framework.environment
-        python = environments.python(named) if named else Path(sys.executable)
         paths = (ROOT / "src", DESKS, ROOT, self.folder)
         served = f"{self.framework.module}:{self.framework.served}"
         with (self.folder / "original.log").open("a") as log:
-            self._process = subprocess.Popen(
-                [str(python), "-W", "ignore", DESKS / "sdk_server.py", served, str(self._port)],
-                cwd=self.folder,
-                env={
+            self._process = forks(named).start(
+                *(str(DESKS / "sdk_server.py"), served, str(self._port)),
+                folder=self.folder,
+                environment={
                     **os.environ,
                     "PYTHONPATH": os.pathsep.join(map(str, paths)),
                     "EFFECTS": str(self.folder / "effects"),
                 },
-                stdout=log,
-                stderr=log,
-                text=True,
+                stdout=log.fileno(),
+                stderr=log.fileno(),
             )
         until = time.monotonic() + PATIENCE
         while True:

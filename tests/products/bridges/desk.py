@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 
+from tests.harness.forks import COMMAND, ROOT, SERVERS, SERVES, Forked, Forks
 from tests.interop.peers import environments
 
-ROOT = Path(__file__).resolve().parents[3]
+HERE = Path(__file__).parent
 PATIENCE = 30.0
 
 
@@ -82,6 +81,25 @@ EXECUTORS = {
 }
 
 
+LOADED: Mapping[str, Sequence[str]] = {
+    "langgraph": (
+        *("langgraph.checkpoint.sqlite.aio", "langgraph.graph", "langgraph.prebuilt"),
+        "dragoman.bridges.langgraph",
+    ),
+    "pydantic-ai": ("pydantic_ai.models.function", "dragoman.bridges.pydantic_ai"),
+}
+"""What desks and callers in an environment import, as far as it survives a fork."""
+
+
+@cache
+def forks(environment: str) -> Forks:
+    """What forks in the environment of a framework, or in our own."""
+    if not environment:
+        return SERVERS
+    python = str(environments.python(environment))
+    return Forks((*SERVES, *LOADED.get(environment, ())), python=python)
+
+
 class Desk:
     """A process that serves the agent; it can be killed and started again."""
 
@@ -92,7 +110,7 @@ class Desk:
         self.folder = folder
         self._options = options
         self._environment = environment
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Forked | None = None
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
@@ -107,8 +125,7 @@ class Desk:
     def start(self) -> None:
         """Serve, and wait until it answers."""
         named = self.framework.environment
-        python = environments.python(named) if named else Path(sys.executable)
-        sources = (ROOT / "src", Path(__file__).parent / "desks", ROOT)
+        sources = (ROOT / "src", HERE / "desks", ROOT)
         environment = {
             **os.environ,
             **self._environment,
@@ -118,15 +135,14 @@ class Desk:
             "DRAGOMAN_LEASE": "5",
         }
         served = f"{self.framework.module}:{self.framework.served}"
-        command = (str(python), "-W", "ignore", "-m", "dragoman", "serve", served)
         store = f"sqlite:///{self.folder / 'desk.db'}"
         with (self.folder / "log").open("a") as log:
-            self._process = subprocess.Popen(
-                [*command, "--port", str(self._port), "--store", store, *self._options],
-                cwd=self.folder,
-                env=environment,
-                stderr=log,
-                text=True,
+            self._process = forks(named).start(
+                *(COMMAND, "serve", served, "--port", str(self._port), "--store", store),
+                *self._options,
+                folder=self.folder,
+                environment=environment,
+                stderr=log.fileno(),
             )
         until = time.monotonic() + PATIENCE
         while True:
@@ -151,7 +167,7 @@ class Desk:
     def kill(self) -> None:
         """End it by SIGKILL."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
@@ -160,5 +176,5 @@ class Desk:
             self._process.terminate()
             try:
                 self._process.wait(10)
-            except subprocess.TimeoutExpired:
+            except TimeoutError:
                 self.kill()

@@ -12,9 +12,10 @@ import pytest
 from dragoman import TaskState, bridges
 from dragoman.client import Client
 from tests.harness.command import run
+from tests.harness.forks import ROOT
 from tests.interop.peers import FULL
 from tests.interop.peers.environments import OTHERS, Absent
-from tests.products.bridges.desk import ROOT, Desk, Framework
+from tests.products.bridges.desk import Desk, Framework
 
 C = TaskState.COMPLETED
 EXAMPLES = {  # by environment: the module, the object, the name on the card, the answer

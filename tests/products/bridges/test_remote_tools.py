@@ -18,9 +18,9 @@ from dragoman.bridges.remote import RemoteQuestion
 from dragoman.client import Client, RemoteSkill
 from dragoman.model.types import AgentCapabilities, AgentInterface
 from dragoman.testing import local_client
-from tests.interop.peers import FULL, environments, serving
+from tests.interop.peers import FULL, serving
 from tests.interop.peers.environments import Absent
-from tests.products.bridges.desk import ROOT, Desk, Framework
+from tests.products.bridges.desk import Desk, Framework, forks
 
 HERE = Path(__file__).parent
 CALLERS = {
@@ -62,27 +62,30 @@ def remote(tmp_path: Path) -> Iterator[Desk]:
 
 async def played(caller: tuple[str, str], remote: Desk, scene: str) -> dict[str, Any]:
     """What came of a scene."""
+    return await asyncio.to_thread(_played, caller, remote, scene)
+
+
+def _played(caller: tuple[str, str], remote: Desk, scene: str) -> dict[str, Any]:
     environment, script = caller
     try:
-        python = await asyncio.to_thread(environments.python, environment)
+        framework = forks(environment)
     except Absent as absent:
         pytest.skip(f"{environment} cannot be installed: {absent}")
-    sources = os.pathsep.join(map(str, (ROOT / "src", HERE / "callers")))
-    process = await asyncio.create_subprocess_exec(
-        *(str(python), "-W", "ignore", str(HERE / "callers" / script)),
-        *(remote.url, scene, str(remote.folder)),
-        env={**os.environ, "PYTHONPATH": sources},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(PATIENCE):
-            said, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
+    said, errors = remote.folder / "said", remote.folder / "errors"
+    with said.open("w") as out, errors.open("w") as err:
+        process = framework.start(
+            *(str(HERE / "callers" / script), remote.url, scene, str(remote.folder)),
+            folder=remote.folder,
+            environment={**os.environ, "PYTHONPATH": str(HERE / "callers")},
+            stdout=out.fileno(),
+            stderr=err.fileno(),
+        )
+        try:
+            status = process.wait(PATIENCE)
+        finally:
             process.kill()
-    assert process.returncode == 0, errors.decode()[-3000:]
-    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    assert status == 0, errors.read_text()[-3000:]
+    found: dict[str, Any] = json.loads(said.read_text().splitlines()[-1])
     return found
 
 

@@ -233,12 +233,17 @@ async def test_looks_at_tasks_of_others_are_audited(
 ) -> None:
     caplog.set_level(logging.INFO, logger="dragoman.audit")
     app = App(booking(), store=stored(tmp_path), auth=TOKENS)
+    places = ("", "/tree", "/entries", "/at/1", "/files/1/0", "/at/1/history/0/0")
     async with consoled(app, open=True, terminal=False) as running:
-        task = await running.send("Rome", **bearer("tom"))
+        tasks = [(await running.send(f"Rome{each}", **bearer("tom")))["id"] for each in places]
         async with httpx.AsyncClient(base_url=running.url) as http:
-            await http.get(f"/console/api/tasks/{task['id']}", headers=bearer("olga"))
+            for task, place in zip(tasks, places, strict=True):
+                for _ in range(3):  # one look
+                    await http.get(f"/console/api/tasks/{task}{place}", headers=bearer("olga"))
     lines = [
         json.loads(each.getMessage()) for each in caplog.records if each.name == "dragoman.audit"
     ]
-    (line,) = (each for each in lines if each["event"] == "operator.look")
-    assert (line["who"], line["owner"], line["task"]) == ("olga", "tom", task["id"])
+    looks = [each for each in lines if each["event"] == "operator.look"]
+    assert [(each["who"], each["owner"], each["task"]) for each in looks] == [
+        ("olga", "tom", task) for task in tasks
+    ]

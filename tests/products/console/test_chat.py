@@ -84,15 +84,21 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         yield found
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def seen(chromium: Browser, running: Running) -> AsyncIterator[Watched]:
-    running.fresh()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tab(chromium: Browser, running: Running) -> AsyncIterator[Watched]:
+    """A page that has opened the address of the terminal. A new one for each test costs more."""
     async with watched(chromium) as found:
-        await found.page.goto(running.address)
-        await begin(found.page, running)
+        await found.page.goto(running.fresh())
         yield found
-        assert found.errors == []
-        assert found.foreign(running.url) == []
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def seen(tab: Watched, running: Running) -> AsyncIterator[Watched]:
+    await begin(tab.page, running, "parrot")
+    await begin(tab.page, running)
+    yield tab
+    assert tab.forgotten() == []
+    assert tab.foreign(running.url) == []
 
 
 async def begin(page: Any, running: Running, agent: str = "desk") -> None:
@@ -151,6 +157,9 @@ async def test_an_approval_shows_what_it_is_for(seen: Watched, button: str, said
     await asked.locator(f"button:has-text('{button}')").click()
     await page.wait_for_selector(f".bubble.theirs:has-text('{said}')")
     assert await asked.count() == 0
+    await page.click(".task-line >> text=Log")
+    word = {"Approve": "approves", "Decline": "declines"}[button]
+    await page.wait_for_selector(f".entry.message:has-text('{word}'):has-text('from anonymous')")
 
 
 async def test_files_are_dropped_removed_and_sent(seen: Watched) -> None:
@@ -170,6 +179,15 @@ async def test_files_are_dropped_removed_and_sent(seen: Watched) -> None:
     async with page.expect_download() as download:
         await mine.locator("[aria-label='Save a.txt']").click()
     assert Path(await (await download.value).path()).read_text() == "Rome"
+    await page.click(".task-line >> text=Log")  # a saved log has the files, too
+    async with page.expect_download() as download:
+        await page.click("text=Save the log")
+    log = await (await download.value).path()
+    await page.click("nav >> text=Open a log")
+    await page.set_input_files("input[type=file]", log)
+    async with page.expect_download() as download:
+        await page.click(".result [aria-label='Save c.txt']")
+    assert Path(await (await download.value).path()).read_text() == "x"
 
 
 async def test_conversations_are_kept_apart(seen: Watched, running: Running) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,23 @@ async def test_a_page_of_very_many_tasks(tmp_path: Path, kind: str) -> None:
             if not searching and middle >= LIMIT:
                 slow.append((query, middle))
         assert not slow or not FULL
+
+
+async def test_a_page_folds_no_task(tmp_path: Path) -> None:
+    """The table is there though nothing but the statuses of the logs can be read."""
+    store = stored(tmp_path)
+    async with App(booking(), store=store):
+        pass
+    await asyncio.to_thread(multiply, tmp_path, store, 30)
+    with closing(sqlite3.connect(tmp_path / "tasks.db")) as db:
+        db.execute("UPDATE entry SET body = x'00' WHERE kind = 1")
+        db.execute("DELETE FROM snapshot")
+        db.commit()
+    async with consoled(App(booking(), store=store)) as found, found.operator() as http:
+        page = (await http.get("/console/api/tasks?state=completed,failed")).json()
+        assert len(page["rows"]) == 20
+        task = page["rows"][0]["id"]
+        assert (await http.get(f"/console/api/tasks/{task}")).status_code != 200
 
 
 def multiply(folder: Path, store: str, number: int) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-from asyncio.subprocess import Process
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -18,7 +17,7 @@ import pytest
 from dragoman.orchestrator.questions import QUESTIONS
 from dragoman.registry import Registry
 from tests.faults.crash.checker import ENDS
-from tests.faults.crash.durable_history import ASKS, History, ended, forking, kills, points
+from tests.faults.crash.durable_history import ASKS, History, kills, points
 from tests.faults.crash.load import Down
 from tests.faults.crash.server_process import Served
 from tests.harness.remote_agents import Reference
@@ -101,8 +100,8 @@ async def _refuse(send: Any, id: Any) -> None:
 class Desk(History):
     """The orchestrator, one life after the other, and a client that answers its questions."""
 
-    def __init__(self, folder: Path, forks: Process, **environment: str) -> None:
-        super().__init__(folder, forks=forks)
+    def __init__(self, folder: Path, **environment: str) -> None:
+        super().__init__(folder)
         self.agent = f"{MODULE}:travel"
         self._environment |= environment
         self.asked: list[dict[str, Any]] = []
@@ -163,8 +162,6 @@ class Story:
         return self
 
     async def _begin(self) -> None:
-        self.forks = await forking()
-        self.stack.push_async_callback(ended, self.forks)
         self.processes: dict[str, Served] = {}
         for name in ("registry", "flight", "hotel"):
             folder = self.folder / name
@@ -192,7 +189,7 @@ class Story:
         """The story with these deaths of the orchestrator: its task, and the orchestrator."""
         folder = self.folder / name
         folder.mkdir()
-        async with Desk(folder, self.forks, **{**self.environment, **more}) as desk:
+        async with Desk(folder, **{**self.environment, **more}) as desk:
             for death in [*deaths, ""]:
                 if (task := await desk.life(death)) is not None:
                     break
@@ -298,7 +295,7 @@ async def test_a_doubtful_step_is_asked_about(story: Story, answer: str, cars: i
         folder = story.folder / answer
         folder.mkdir()
         environment = {**story.environment, CAR: car.url, REPEATABLE: "" if asked else "car"}
-        async with Desk(folder, story.forks, **environment) as desk:
+        async with Desk(folder, **environment) as desk:
             desk.answers["uncertain"] = answer
             car.deadly = desk
             assert await desk.life() is None
@@ -344,7 +341,7 @@ async def test_an_agent_is_killed_and_comes_back(story: Story, name: str) -> Non
     folder = story.folder / "one"
     folder.mkdir()
     process = story.processes[name]
-    async with Desk(folder, story.forks, **story.environment) as desk:
+    async with Desk(folder, **story.environment) as desk:
         living = asyncio.create_task(desk.life())
         while not await begun(process):
             await asyncio.sleep(0.01)

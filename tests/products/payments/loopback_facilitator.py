@@ -19,6 +19,7 @@ from x402.mechanisms.evm.verify import verify_eoa_signature
 
 from dragoman.payments import Asset, Facilitator
 from dragoman.payments.networks import chain_id, short_name
+from tests.products.payments.spoiled_answers import Spoiler
 
 NETWORK = "eip155:31337"
 CHAIN_ID = 31337
@@ -99,9 +100,16 @@ class LoopbackFacilitator:
         """Whether it gives the same answer again for a payment that it has carried out."""
         self.lies = ""
         """What it lies about: `network`, `transaction`, `shape`."""
+        self.denies: str | None = None
+        """With this reason it says that a payment was not settled which it has settled."""
+        self.refuses = ""
+        """With this reason it does not settle."""
+        self.spoiler = Spoiler()
         self.away = 0
         """How many of the next calls of `verify` are not answered."""
-        self.released = asyncio.Event()
+        self.settling, self.released = asyncio.Event(), asyncio.Event()
+        self.on_settle: Any = None
+        """Called once instead of `settle`."""
         self.node_away = self.forgets = False
         self.later = 0
         """How many seconds the clock of the chain is ahead."""
@@ -123,9 +131,14 @@ class LoopbackFacilitator:
 
     async def settle(self, request: web.Request) -> web.Response:
         """Carry out a payment."""
+        if self.on_settle is not None:
+            call, self.on_settle = self.on_settle, None
+            answer: web.Response = await call(request)
+            return answer
         body = await self._body(request, "settle")
         payload = body["paymentPayload"]
         trouble = self.trouble.pop(0) if self.trouble else ""
+        self.settling.set()
         if trouble == "silent":
             await self.released.wait()
         why = self.chain.refusal(payload, body["paymentRequirements"])
@@ -133,6 +146,7 @@ class LoopbackFacilitator:
         known = self.chain.used.get((signed["from"].lower(), signed["nonce"]), "")
         if trouble == "refused":
             why = "insufficient_funds"
+        why = self.refuses or why
         network = payload.get("network") or payload["accepted"]["network"]
         if why and not (known and self.remembers):
             refused = {"success": False, "errorReason": why, "transaction": "", "network": network}
@@ -140,6 +154,9 @@ class LoopbackFacilitator:
         transaction = known or self.chain.transfer(payload)
         if trouble == "lost":
             return web.Response(status=502, text="Bad gateway")
+        if self.denies is not None:
+            said = {"errorReason": self.denies, "transaction": "", "network": network}
+            return web.json_response({"success": False, **said})
         found = {"success": True, "transaction": transaction, "network": network, "payer": PAYER}
         changed = {"network": {"network": "base"}, "transaction": {"transaction": ""}}
         if self.lies == "shape":
@@ -148,9 +165,10 @@ class LoopbackFacilitator:
 
     async def supported(self, request: web.Request) -> web.Response:
         """Say what it settles."""
+        token = self.chain.token.network
         kinds = [
             {"x402Version": version, "scheme": "exact", "network": network}
-            for version, network in ((1, short_name(TOKEN.network)), (2, TOKEN.network))
+            for version, network in ((1, short_name(token)), (2, token))
         ]
         return web.json_response({"kinds": kinds, "extensions": [], "signers": {}})
 
@@ -215,7 +233,7 @@ class LoopbackFacilitator:
 async def loopback_facilitator(token: Asset = TOKEN) -> AsyncIterator[LoopbackFacilitator]:
     """Run a facilitator."""
     found = LoopbackFacilitator("", Chain(token))
-    app = web.Application()
+    app = web.Application(middlewares=[found.spoiler.middleware])
     routes = {"/verify": found.verify, "/settle": found.settle, "/rpc": found.rpc}
     app.add_routes([web.post(path, answer) for path, answer in routes.items()])
     app.add_routes([web.get("/supported", found.supported)])
@@ -228,4 +246,5 @@ async def loopback_facilitator(token: Asset = TOKEN) -> AsyncIterator[LoopbackFa
         yield found
     finally:
         found.released.set()
+        found.spoiler.released.set()
         await runner.cleanup()

@@ -59,6 +59,7 @@ class Shop(Lives):
         how: str = "",
         node: bool = False,
         price: Price = PRICE,
+        **options: Any,
     ) -> None:
         self.records: list[PaymentRecord] = []
         facilitator = Dying(loopback.url, allow=["127.0.0.1"], timeout=5.0)
@@ -81,10 +82,25 @@ class Shop(Lives):
                 return
             yield "two"
 
+        async def returns(turn: Turn) -> str:
+            self.done["work"] += 1
+            await turn.emit(turn.artifact("one, "))
+            await self.point()
+            if how == "fails":
+                raise ValueError("broken")
+            if how == "rejects":
+                await turn.emit(turn.reject("No"))
+            if how == "waits":
+                await asyncio.sleep(60)
+            return "two"
+
         rpc = Chain(f"{loopback.url}/rpc", allow=["127.0.0.1"])
         chains = {price.asset.network: rpc} if node else {}
-        merchant = Merchant(facilitator, record=record, settle_pauses=(0.01, 0.01), chains=chains)
-        super().__init__(work, store, durable=False, gate=merchant.price(price))
+        options = {"settle_pauses": (0.01, 0.01), **options}
+        merchant = Merchant(facilitator, record=record, chains=chains, **options)
+        handler: Any = returns if merchant.settle == "after" else work
+        gate = merchant.price(price)
+        super().__init__(handler, store, id="work", durable=False, gate=gate)
         self.agent.retries = retries
 
     async def say(self, message: Message) -> str:
@@ -306,7 +322,7 @@ async def test_one_payment_for_all_turns(store: Store, facilitator: LoopbackFaci
 async def test_a_record_that_cannot_be_written(
     store: Store, facilitator: LoopbackFacilitator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.payments.merchant.RECORDS", 0)
+    monkeypatch.setattr("dragoman.payments.collection.RECORDS", 0)
     shop = Shop(store, facilitator)
 
     async def broken(found: PaymentRecord) -> None:

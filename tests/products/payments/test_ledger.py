@@ -7,6 +7,7 @@ import fcntl
 import json
 import stat
 import sys
+import threading
 import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
@@ -22,6 +23,7 @@ from msgspec.structs import replace
 from dragoman.payments import Chain, LedgerUnavailable, PaymentRefused
 from dragoman.payments.ledger import DAY, DETAILS, Ledger, LedgerPlace, Signed
 from dragoman.payments.ledger_file import load
+from dragoman.payments.ledger_table import LedgerTable
 from dragoman.payments.objects import Authorization
 from tests.harness.stores import database
 from tests.products.payments import paying_process
@@ -120,6 +122,36 @@ async def test_two_processes_at_the_limit(place: dict[str, Any]) -> None:
     assert sum(map(len, found)) == 15 and all(found)
     kept = (await ledger(place).read()).payments
     assert sorted(one.task for one in kept) == sorted(task for tasks in found for task in tasks)
+
+
+async def test_a_row_is_locked_while_it_is_changed() -> None:
+    store = database()
+    begun, ended = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def first(found: Ledger) -> None:
+        begun.set()
+        assert ended.wait(30)
+        found.receivers["a"] = SHOP
+
+    def second(found: Ledger) -> None:
+        seen.append(len(found.receivers))
+
+    await LedgerTable(store, PAYER).change(lambda found: None)
+    one = asyncio.create_task(
+        asyncio.to_thread(lambda: asyncio.run(LedgerTable(store, PAYER).change(first)))
+    )
+    assert await asyncio.to_thread(begun.wait, 30)
+    two = asyncio.create_task(LedgerTable(store, PAYER).change(second))
+    connection = await asyncpg.connect(store)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    async with asyncio.timeout(30):
+        while not (seen or await connection.fetchval(waiting)):
+            await asyncio.sleep(0.01)
+    await connection.close()
+    ended.set()
+    await asyncio.gather(one, two)
+    assert seen == [1]
 
 
 async def test_a_budget_of_a_task_is_shared(place: dict[str, Any]) -> None:

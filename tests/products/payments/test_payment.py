@@ -14,7 +14,7 @@ from dragoman import Part, TaskState
 from dragoman.admin import AdminThread
 from dragoman.model.errors import ExtensionSupportRequired
 from dragoman.payments import Facilitator, Price, payment_required, payments
-from dragoman.payments.extension import ERROR, RECEIPTS, STATUS, URIS
+from dragoman.payments.extension import ERROR, RECEIPTS, STATUS, URIS, embedded_payload
 from tests.products.payments.loopback_facilitator import (
     KEY,
     NETWORK,
@@ -22,6 +22,7 @@ from tests.products.payments.loopback_facilitator import (
     SHOP,
     TOKEN,
     LoopbackFacilitator,
+    loopback_facilitator,
 )
 from tests.products.payments.parts import (
     PRICE,
@@ -230,6 +231,65 @@ async def test_a_reply_without_a_payment(facilitator: LoopbackFacilitator, reply
     assert (shop.worked, facilitator.asked) == ([], {})
 
 
+def mandate(payload: Any) -> dict[str, Any]:
+    """An object of AP2 with a payment inside, as the extension shows it."""
+    method = {"supported_methods": "https://www.x402.org/", "data": payload}
+    details = {"cart_mandate": "sd-hash", "payment_request_id": "1", "payment_method": method}
+    made = {"payment_details": details, "creation_time": "2026-01-31T12:00:00Z"}
+    return {"ap2.mandates.PaymentMandate": made}
+
+
+@pytest.mark.parametrize("x402_version", [1, 2])
+async def test_a_payment_inside_of_another_protocol(
+    facilitator: LoopbackFacilitator, x402_version: int
+) -> None:
+    shop = Shop(facilitator, x402_version=x402_version)
+    async with shop.connect() as client:
+        result = await client.send("tides")
+        message = submitted(None)
+        paid = mandate(await payment(offer_of(result)))
+        message = replace(message, metadata={STATUS: "payment-submitted"}, parts=(Part(data=paid),))
+        result = await client.task(result.task.id).reply(message)  # type: ignore[union-attr]
+    assert (result.text, len(payments(result))) == ("All about tides", 1)
+    assert facilitator.chain.balances[SHOP.lower()] == UNITS
+    # its signature is in no log, either
+    signature = facilitator.bodies[0]["paymentPayload"]["payload"]["signature"][2:]
+    async with AdminThread(shop.app.admin) as admin:
+        id = result.task.id  # type: ignore[union-attr]
+        entries = await admin.call(lambda store: [*store.read(id), store.load(id)])
+    assert signature not in repr(entries) and signature not in repr(result.task)
+
+
+@pytest.mark.parametrize("case", ["altered", "two", "no status", "no signature"])
+async def test_what_is_no_payment_inside_of_another_protocol(
+    facilitator: LoopbackFacilitator, case: str
+) -> None:
+    shop = Shop(facilitator)
+    async with shop.connect() as client:
+        result = await client.send("tides")
+        changes = {"after": {"nonce": "0x" + "1" * 64}} if case == "altered" else {}
+        paid = await payment(offer_of(result), **changes)
+        if case == "no signature":
+            del paid["payload"]["signature"]
+        parts = (Part(data=mandate(paid)),) * (2 if case == "two" else 1)
+        said_ = {} if case == "no status" else {STATUS: "payment-submitted"}
+        message = replace(submitted(None), metadata=said_, parts=parts)
+        result = await client.task(result.task.id).reply(message)  # type: ignore[union-attr]
+    assert result.state is TaskState.INPUT_REQUIRED
+    assert said(result).get(ERROR) == ("INVALID_SIGNATURE" if case == "altered" else None)
+    assert (shop.worked, facilitator.asked) == ([], {})
+
+
+def test_the_search_for_a_payment_ends() -> None:
+    deep: Any = {"x402Version": 1, "payload": {"signature": "0x"}}
+    assert embedded_payload([[{"a": deep}]]) == deep
+    for _ in range(50_000):
+        deep = [deep]
+    assert embedded_payload(deep) is None
+    assert embedded_payload({"x402Version": 1, "payload": "text"}) is None
+    assert embedded_payload("text") is None
+
+
 async def test_a_payment_counts_once(facilitator: LoopbackFacilitator) -> None:
     shop = Shop(facilitator)
     async with shop.connect() as client:
@@ -305,6 +365,50 @@ async def test_the_facilitator_is_away_for_a_while(
     assert said.count("payment-required") == said.count("payment-submitted") == 2
     # the same payment came again
     assert len({str(body["paymentPayload"]) for body in facilitator.bodies}) == 1
+
+
+async def pay(shop: Shop) -> Any:
+    """Pay for a task, once."""
+    async with shop.connect() as client:
+        result = await client.send("tides")
+        paid = submitted(await payment(offer_of(result)))
+        return await client.task(result.task.id).reply(paid)  # type: ignore[union-attr]
+
+
+async def test_a_second_facilitator(facilitator: LoopbackFacilitator) -> None:
+    async with loopback_facilitator() as other:
+        other.chain = facilitator.chain
+        shop = Shop(facilitator, second=other.client())
+        # the first is asked if it answers
+        assert (await pay(shop)).ok
+        assert (facilitator.asked, other.asked) == ({"verify": 1, "settle": 1}, {})
+        facilitator.away = 1
+        assert (await pay(shop)).ok
+        assert (facilitator.asked, other.asked) == (
+            {"verify": 2, "settle": 1},
+            {"verify": 1, "settle": 1},
+        )
+        # what the first refuses is not tried at the second
+        balances = facilitator.chain.balances.copy()
+        facilitator.chain.balances.clear()
+        assert said(await pay(shop))[ERROR] == "INSUFFICIENT_FUNDS"
+        facilitator.chain.balances.update(balances)
+        assert other.asked["verify"] == 1
+        # nor what was sent to the first to be settled
+        facilitator.trouble = ["lost"] * 9
+        result = await pay(shop)
+        assert (result.state, shop.kinds[-1]) == (TaskState.FAILED, "unsettled")
+        assert other.asked == {"verify": 1, "settle": 1}
+        # and what was sent to the second is not sent to the first
+        facilitator.away, other.trouble = 1, ["lost"] * 9
+        settled = facilitator.asked["settle"]
+        result = await pay(shop)
+        assert (result.state, shop.kinds[-1]) == (TaskState.FAILED, "unsettled")
+        assert facilitator.asked["settle"] == settled and other.asked["settle"] > 2
+        # nothing has happened if both are away
+        facilitator.away = other.away = 9
+        assert (await pay(shop)).state is TaskState.INPUT_REQUIRED
+        assert facilitator.asked["settle"] == settled
 
 
 async def test_the_facilitator_is_away(facilitator: LoopbackFacilitator) -> None:

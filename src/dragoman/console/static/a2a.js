@@ -2,6 +2,7 @@
 
 import { events, Failure, loggedOut } from "./api.js";
 import { id } from "./format.js";
+import { URIS } from "./payments.js";
 
 export const RESUME = "urn:dragoman:resume:v1";
 export const GRANT = "urn:dragoman:grant:v1";
@@ -52,6 +53,7 @@ export class Agent {
       "content-type": "application/json",
       "a2a-version": "1.0",
       "x-dragoman-console": "1",
+      "a2a-extensions": URIS.join(", "),
       ...headers,
     };
     const body = { jsonrpc: "2.0", id: ++this.number, method, params };
@@ -101,7 +103,7 @@ export class Agent {
 
   // Yields the results of a stream, each with the place of its event.
   async *stream(method, params, options = {}) {
-    const headers = { accept: "text/event-stream", "a2a-extensions": RESUME, ...options.headers };
+    const headers = { accept: "text/event-stream", "a2a-extensions": [RESUME, ...URIS].join(", "), ...options.headers };
     const { response, exchange } = await this.request(method, params, { ...options, headers });
     const kind = response.headers.get("content-type") || "";
     if (!kind.startsWith("text/event-stream")) {

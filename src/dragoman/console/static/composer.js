@@ -4,6 +4,7 @@ import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { SCHEMAS } from "./a2a.js";
 import { plain, shortId, size } from "./format.js";
 import { Form } from "./forms.js";
+import { prices } from "./payments.js";
 
 const LARGEST = 8 * 1024 * 1024; // bytes of one file
 
@@ -60,6 +61,8 @@ export function Composer({ card, answers, route, dropped, onSend, onNew }) {
     }
     onSend(parts.length ? parts : [{ data: {} }], { skill });
   };
+  const costs = prices(card);
+  const named = (card?.skills || []).filter((each) => costs[each.id] && (!skill || skill === each.id));
   const schema = !answers && skill ? schemas[skill] : null;
   return html`<div class="composer">
     ${(card?.skills || []).length > 0 && !answers && html`<label class="skill">Skill
@@ -67,6 +70,7 @@ export function Composer({ card, answers, route, dropped, onSend, onNew }) {
         <option value="">the agent chooses</option>
         ${card.skills.map((each) => html`<option key=${each.id} value=${each.id}>${plain(each.name)}</option>`)}
       </select></label>`}
+    ${named.length > 0 && !answers && html`<p class="price">Before it works, the agent asks for a payment, by its card: ${named.map((each) => `${plain(each.name)} costs ${costs[each.id]}`).join("; ")}.</p>`}
     ${references.length > 0 && html`<p class="dim">A new task that refers to ${shortId(references[0])}.
       <button class="link" onClick=${() => (setReferences([]), setMore([]))}>Do not</button></p>`}
     ${more.length > 0 && html`<p class="dim">${more.length} more parts of the first message are sent, too.</p>`}

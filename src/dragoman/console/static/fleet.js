@@ -24,7 +24,7 @@ function Process({ process }) {
   const rows = process.rows || [];
   const names = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((name) => name !== "at" && rows.some((row) => row[name]));
   return html`<article class="box">
-    <header class="talk-head"><span class=${`state ${process.gone ? "failed" : "completed"}`}>${process.gone ? "gone" : "here"}</span>
+    <header class="talk-head"><span class=${`state ${process.gone ? "failed" : "completed"}`}>${process.gone ? "gone" : "running"}</span>
       <b class="id">${plain(process.name)}</b> <span class="dim">${plain(process.role || "")} ${plain(process.version || "")}</span></header>
     <p>${number(process.running || 0)} running turns, ${number(process.streams || 0)} streams, seen ${age(process.seen)} ago.</p>
     ${names.map((name) => html`<${Chart} key=${name} name=${name} values=${rows.map((row) => row[name] || 0)} />`)}

@@ -14,7 +14,9 @@ export function clock(text) {
   const date = new Date(typeof text === "number" ? text * 1000 : text);
   if (Number.isNaN(date.getTime())) return "";
   const time = date.toLocaleTimeString([], { hour12: false });
-  return `${time}.${String(date.getMilliseconds()).padStart(3, "0")}`;
+  const today = date.toDateString() === new Date().toDateString();
+  const day = today ? "" : `${date.toLocaleDateString([], { day: "numeric", month: "short" })} `;
+  return `${day}${time}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
 export function moment(text) {

@@ -49,7 +49,7 @@ function parsed(text) {
   if (!entries.every((each) => Number.isInteger(each.number) && typeof each.kind === "string")) {
     throw new Error("an entry has no number");
   }
-  for (const entry of entries) for (const part of entry.parts || []) delete part.path; // files are not in it
+  for (const entry of entries) for (const part of entry.parts || []) delete part.path; // everything is in it
   return { row: head.row || {}, entries };
 }
 

@@ -73,7 +73,7 @@ function Console() {
     <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), document.getElementById("main").focus())}>Skip to the content</a>
     <nav class="top" aria-label="Console">
       <span class="brand" title=${session?.title || ""}>${session?.title || "Console"}</span>
-      ${views.map(([view, name]) => html`<a key=${view} href=${`#/${view}`} aria-current=${here === view ? "page" : undefined}>${name}</a>`)}
+      <div class="views">${views.map(([view, name]) => html`<a key=${view} href=${`#/${view}`} aria-current=${here === view ? "page" : undefined}>${name}</a>`)}</div>
       <span class="grow"></span>
       ${session && html`<span class="who" title=${session.acts ? "may act" : "may look"}>${session.name}${session.tenant ? ` · ${session.tenant}` : ""}</span>`}
       ${session && html`<button class="link" onClick=${async () => (await act("logout"), location.reload())}>Log out</button>`}

@@ -108,7 +108,7 @@ export function Tasks({ route, session, onOnline }) {
       <span>Age</span>
     </div>
     ${page && rows.length === 0
-      ? html`<p class="empty">No task matches. </p>`
+      ? html`<${Nothing} route=${route} session=${session} />`
       : html`<${Virtual}
           items=${rows}
           keyOf=${(row) => row.id}
@@ -133,8 +133,13 @@ function Row({ row, chosen, tenants }) {
   </a>`;
 }
 
+function Nothing({ route, session }) {
+  if (route.search) return html`<p class="empty">No task matches the filters. <a href="#/tasks">Show all tasks</a></p>`;
+  return html`<p class="empty">There are no tasks yet. ${session.source === "app" && html`<a href="#/chat">Send the first message</a>`}</p>`;
+}
+
 function Counts({ page, route, set }) {
-  if (!page?.counts) return html`<div class="counts"></div>`;
+  if (!page?.counts) return route.parameters.has("text") ? null : html`<div class="counts"></div>`;
   const chosen = new Set((route.parameters.get("state") || "").split(",").filter(Boolean));
   const toggle = (state) => {
     chosen.has(state) ? chosen.delete(state) : chosen.add(state);

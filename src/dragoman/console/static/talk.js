@@ -5,6 +5,7 @@ import { drawn, ended, GRANT, interrupted, SCHEMAS, stateName } from "./a2a.js";
 import { plain } from "./format.js";
 import { Form } from "./forms.js";
 import { Json, Parts } from "./parts.js";
+import { payment } from "./payments.js";
 
 export function Welcome({ card, onPick }) {
   if (!card) return null;
@@ -28,6 +29,7 @@ export function TaskTalk({ task, session, running, onStop, onResume, onCancel, o
   const state = stateName(task);
   const asked = task.status?.message;
   const grant = interrupted(task) ? task.metadata?.[GRANT] : null;
+  const price = interrupted(task) && payment(asked?.metadata);
   const schema = asked && (asked.parts || []).map((part) => schemaOf(asked, part)).find(Boolean);
   const approve = (approved) => onAnswer([{ text: approved ? "Approved." : "Declined." }], { metadata: { [GRANT]: { id: grant.id, digest: grant.digest, approved } } });
   return html`<div class="task-talk">
@@ -37,12 +39,13 @@ export function TaskTalk({ task, session, running, onStop, onResume, onCancel, o
     ${asked && html`<${Message} message=${asked} />`}
     ${schema && state === "input-required" && html`<div class="bubble theirs"><${Form} schema=${schema} submit="Answer" onSend=${(data) => onAnswer([{ data }])} /></div>`}
     ${grant && !grant.used && html`<div class="bubble theirs approval"><b>May the agent do this?</b><${Json} value=${grant.operation} />
-      <button onClick=${() => approve(true)}>Approve</button> <button class="quiet" onClick=${() => approve(false)}>Decline</button></div>`}
+      <p class="task-line"><button onClick=${() => approve(true)}>Approve</button> <button class="quiet" onClick=${() => approve(false)}>Decline</button></p></div>`}
+    ${price?.asks && html`<p class="note payment">The agent asks for a payment of ${plain(price.price)}. Nothing was paid: the console has no wallet. <code>dragoman task pay URL ${task.id} --pay-max AMOUNT</code> pays it.</p>`}
     ${state === "auth-required" && !grant && html`<p class="note">The agent waits until somebody has logged in where it says, then it goes on.</p>`}
     <p class="task-line"><span class=${`state ${state}`}>${state}</span>
       ${session.source === "app" && html`<a href=${`#/task/${task.id}`}>Log</a>`}
       ${running && html`<button class="link" onClick=${onStop}>Interrupt the stream</button>`}
-      ${!running && !ended(task) && state !== "input-required" && html`<button class="link" onClick=${onResume}>Resume</button>`}
+      ${!running && !ended(task) && state !== "input-required" && !grant && html`<button class="link" onClick=${onResume}>Resume</button>`}
       ${!ended(task) && html`<button class="link" onClick=${onCancel}>Cancel</button>`}
     </p>
   </div>`;

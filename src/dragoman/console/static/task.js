@@ -109,7 +109,7 @@ export function Task({ id, session, onOnline }) {
     setStart(from);
   };
 
-  if (missing) return html`<section class="page"><p class="empty">${missing}. <a href="#/tasks">All tasks</a></p></section>`;
+  if (missing) return html`<section class="page"><p class="empty">${missing[0].toUpperCase() + missing.slice(1)}. <a href="#/tasks">All tasks</a></p></section>`;
   if (!details) return html`<section class="page"><p class="empty" role="status">Reading the task …</p></section>`;
   const row = details.row;
   const last = items.length ? items[items.length - 1].to : row.last || 1;
@@ -118,7 +118,7 @@ export function Task({ id, session, onOnline }) {
     <header class="task-head">
       <h1><span class=${`state ${shown.state}`}>${shown.state}</span> <span class="id" title=${id}>${shortId(id)}</span>
         <span class="dim">${plain(row.agent)}${row.skill ? ` · ${plain(row.skill)}` : ""}</span></h1>
-      ${details.why && html`<p class="why">${plain(details.why)}</p>`}
+      ${details.why && html`<p class="why"><${Sentence} text=${plain(details.why)} /></p>`}
       <${Facts} row=${row} />
       <${Actions} details=${details} session=${session} id=${id} />
       <${Slider} last=${last} at=${at} onMove=${setAt} shown=${shown} />
@@ -148,12 +148,23 @@ export function Slider({ last, at, onMove, shown }) {
   </div>`;
 }
 
+// A sentence with its times in the form of this place.
+function Sentence({ text }) {
+  return text.split(/(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)/).map((piece, index) =>
+    index % 2 ? html`<time datetime=${piece} title=${piece}>${moment(piece)}</time>` : piece);
+}
+
 function Facts({ row }) {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => tick((n) => n + 1), 5000);
+    return () => clearInterval(timer);
+  }, []);
   const facts = [
     ["Owner", row.owner || "anonymous"],
     ["Tenant", row.tenant],
     ["Context", row.context],
-    ["Status", row.changed && `${age(row.changed)} ago`],
+    ["Changed", row.changed && `${age(row.changed)} ago`],
     ["Attempt", row.attempt > 1 && row.attempt],
   ].filter(([, value]) => value);
   return html`<dl class="facts">
@@ -207,6 +218,7 @@ function Actions({ details, session, id }) {
 export function State({ shown, details, at }) {
   return html`
     ${at !== null && html`<p class="past" role="status">The task as it was after entry ${number(shown.number)}.</p>`}
+    ${details && html`<${Around} details=${details} />`}
     ${(shown.artifacts || []).map((artifact) => html`<section class="box" key=${artifact.id}>
       <h2>${plain(artifact.name || artifact.id)}</h2>
       ${artifact.description && html`<p class="dim">${plain(artifact.description)}</p>`}
@@ -219,7 +231,6 @@ export function State({ shown, details, at }) {
       ${shown.history.slice(-SAID).map((message) => html`<div key=${message.id} class=${`said ${message.role}`}>
         <span class="dim">${message.role}</span><${Parts} parts=${message.parts} /></div>`)}
     </section>`}
-    ${details && html`<${Around} details=${details} />`}
     ${shown.metadata && Object.keys(shown.metadata).length > 0 && html`<section class="box"><h2>Metadata</h2><${Json} value=${shown.metadata} open=${1} /></section>`}
     ${!(shown.artifacts || []).length && !shown.status && !(shown.history || []).length && html`<p class="empty">Nothing yet.</p>`}
   `;

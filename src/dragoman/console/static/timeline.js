@@ -1,9 +1,11 @@
 // The log of a task as a timeline. Chunks of one artifact that follow each other are one item.
 
 import { html, useState } from "./vendor/preact.js";
+import { GRANT } from "./a2a.js";
 import { get } from "./api.js";
-import { clock, number, plain } from "./format.js";
+import { clock, moment, number, plain, shortId } from "./format.js";
 import { Json, Parts } from "./parts.js";
+import { payment } from "./payments.js";
 import { Virtual } from "./virtual.js";
 
 const TAIL = 20_000; // characters of a text that grows by chunks
@@ -42,9 +44,39 @@ const TITLES = {
   artifact: "Artifact",
   reply: "Direct reply",
   cancel: "Cancel requested",
-  private: "Private",
+  private: "Private entry",
   attempt: "Attempt failed",
 };
+
+// Private entries, which only the agent and operators see, by the first word of their name.
+const PRIVATE = {
+  step: "Step", begun: "Step begun", failed: "Step failed", uncertain: "Step interrupted",
+  sleep: "Sleep", slept: "Awake", now: "Time", asked: "Question", answered: "Answer taken",
+  listening: "Waits for a message", heard: "Message taken", waiting: "Waits for another agent's task",
+  waited: "Another agent's task has ended", subscribed: "Follows another agent's task",
+  sent: "Sent to another agent", seen: "State at another agent", saved: "Value saved",
+  postponed: "Postponed", handed_over: "Handed over", written: "Written from outside", version: "Version of the code",
+};
+const SHORT = 300; // characters of a value that is shown at once
+
+function named(item) {
+  const [kind, ...rest] = (item.name || "").split(" ");
+  const value = item.value;
+  if (kind === "sent" || kind === "seen") {
+    const state = value?.state ? stateWord(value.state) : "";
+    return [PRIVATE[kind], `${kind === "sent" ? value?.agent || value?.address || "" : ""} ${shortId(String(value?.id || ""))} ${state}`];
+  }
+  if (["sleep", "listening"].includes(kind) && typeof value === "number") return [PRIVATE[kind], `until ${moment(value)}`];
+  return PRIVATE[kind] ? [PRIVATE[kind], rest.join(" ")] : [TITLES.private, item.name || ""];
+}
+
+// What a message says about an approval.
+function said(item) {
+  const grant = item.kind === "message" && item.metadata?.[GRANT];
+  return grant && typeof grant === "object" ? (grant.approved ? "approves" : "declines") : "";
+}
+
+const stateWord = (state) => String(state).replace(/^TASK_STATE_/, "").toLowerCase().replace(/_/g, "-");
 
 export function Timeline({ items, task, at, onPick }) {
   return html`<${Virtual}
@@ -61,19 +93,22 @@ export function Timeline({ items, task, at, onPick }) {
 function Item({ item, task, at, onPick }) {
   const later = at !== null && item.from > at;
   const many = item.count > 1;
+  const paid = payment(item.metadata);
   const place = many ? `${number(item.from)}–${number(item.to)}` : number(item.from);
   return html`<article class=${`entry ${item.kind} ${later ? "later" : ""}`} role="listitem">
     <header>
       <button class="place" title="Show the task as it was then" onClick=${() => onPick?.(item.to)}
         aria-label=${`Entry ${place}: show the task as it was then`}>${place}</button>
-      <b>${TITLES[item.kind] || item.kind}</b>
+      <b>${item.kind === "private" ? named(item)[0] : TITLES[item.kind] || item.kind}</b>
       ${item.state && html` <span class=${`state ${item.state}`}>${item.state}</span>`}
       ${item.kind === "artifact" && html` <span>${plain(item.name || item.id)}</span>`}
-      ${item.kind === "private" && html` <span>${plain(item.name || "")}</span>`}
+      ${item.kind === "private" && html` <span>${plain(named(item)[1])}</span>`}
+      ${said(item) && html` <span class=${`state ${said(item) === "approves" ? "completed" : "failed"}`}>${said(item)}</span>`}
       ${item.who && html` <span class="dim">from ${plain(item.who)}</span>`}
       ${item.skill && html` <span class="dim">skill ${plain(item.skill)}</span>`}
+      ${paid && html` <span class=${`state ${paid.look}`}>${paid.status}</span> <span>${paid.words}</span>`}
       ${many && html` <span class="dim">${number(item.count)} chunks</span>`}
-      ${item.at && html`<time class="dim" datetime=${item.at}>${clock(item.at)}</time>`}
+      ${item.at && html`<time class="dim" datetime=${item.at} title=${moment(item.at)}>${clock(item.at)}</time>`}
     </header>
     <${Body} item=${item} task=${task} />
   </article>`;
@@ -90,7 +125,7 @@ function Body({ item, task }) {
   }
   if (item.kind === "private") {
     if (item.sealed) return html`<p class="dim">It is encrypted, and the key is not here.</p>`;
-    return html`<${Details} value=${item.value} />`;
+    return html`<${Details} value=${item.value} begin=${!/^(sent|seen) ?/.test(item.name || "") && size(item.value) <= SHORT} />`;
   }
   const before = item.parts?.reduce((sum, part) => sum + (part.before || 0), 0);
   const unfold = async () => {
@@ -117,8 +152,10 @@ function Body({ item, task }) {
   </div>`;
 }
 
-export function Details({ title = "Value", value }) {
-  const [open, setOpen] = useState(false);
+const size = (value) => JSON.stringify(value ?? null).length;
+
+export function Details({ title = "Value", value, begin = false }) {
+  const [open, setOpen] = useState(begin);
   if (value === undefined || value === null) return null;
   return html`<div>
     <button class="link" aria-expanded=${open} onClick=${() => setOpen(!open)}>${title}</button>

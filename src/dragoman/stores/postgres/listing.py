@@ -27,6 +27,7 @@ from dragoman.stores.unreadable_rows import UnreadableRows
 INDEXES = {
     "task_listed": "task (state, changed, id) INCLUDE (agent, tenant, skill) WHERE born",
     "task_in_context": "task (md5(context)) WHERE born",
+    "task_of_skill": "task (skill, state, changed, id) WHERE born AND skill <> ''",
 }
 """They exist only in prepared stores."""
 PAUSE = 0.2
@@ -78,6 +79,7 @@ class Statement:
             where += f" AND {self.context(choice.context)}"
         if choice.skill is not None:
             where += f" AND skill = {self.add(choice.skill)}"
+            where += " AND skill <> ''" if choice.skill else ""  # the index is only for these
         if choice.id:
             first, end = self.add(choice.id), self.add(choice.id + "\U0010ffff")
             where += f" AND id >= {first} AND id < {end}"
@@ -104,6 +106,7 @@ async def prepare(db: Any) -> None:
     while not await db.fetchval("SELECT pg_try_advisory_lock($1)", LOCK + 1):  # noqa: ASYNC110
         await asyncio.sleep(PAUSE)
     try:
+        before = await _indexes(db)
         for name, what in INDEXES.items():
             broken = await db.fetchval(
                 "SELECT count(*) FROM pg_class JOIN pg_index ON indexrelid = pg_class.oid "
@@ -114,8 +117,18 @@ async def prepare(db: Any) -> None:
                 await _drop(db, name)
             sql = f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {what}"
             await db.execute(sql, timeout=LONG)
+        if before != await _indexes(db):  # without statistics, the planner reads whole tables
+            await db.execute("ANALYZE task, tally", timeout=LONG)
     finally:
         await db.fetchval("SELECT pg_advisory_unlock($1)", LOCK + 1)
+
+
+async def _indexes(db: Any) -> int:
+    found: int = await db.fetchval(
+        "SELECT count(*) FROM pg_class WHERE relname = ANY($1) AND pg_table_is_visible(oid)",
+        list(INDEXES),
+    )
+    return found
 
 
 async def unprepare(db: Any) -> None:

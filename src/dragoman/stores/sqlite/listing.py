@@ -31,6 +31,8 @@ from dragoman.stores.task_rows import (
 INDEXES = {
     "task_listed": "task (state, changed, id, agent, scope, skill) WHERE born = 1",
     "task_in_context": "task (context, scope) WHERE born = 1",
+    "task_of_skill": "task (skill, state, changed, id, agent, scope) "
+    "WHERE born = 1 AND skill <> ''",
 }
 """They exist only in prepared stores. The first one has all columns of the filters, so that the
 tasks themselves are not read."""
@@ -242,6 +244,7 @@ def _filters(choice: Choice) -> Part:
     where, values = "", []
     if choice.skill is not None:
         where += " AND skill = ?"
+        where += " AND skill <> ''" if choice.skill else ""  # the index is only for these
         values.append(choice.skill)
     if choice.id:
         where += " AND id >= ? AND id < ?"

@@ -19,9 +19,12 @@ from dragoman.payments.ledger_file import load
 from dragoman.payments.networks import BASE_SEPOLIA_USDC
 from tests.harness.server import served
 from tests.interop.peers import FULL, environments
-from tests.products.payments import loopback_facilitator as loopback
 from tests.products.payments.foreign.golden import check, said
-from tests.products.payments.loopback_facilitator import SHOP, LoopbackFacilitator
+from tests.products.payments.loopback_facilitator import (
+    SHOP,
+    LoopbackFacilitator,
+    loopback_facilitator,
+)
 from tests.products.payments.parts import Shop, wallet
 
 HERE = Path(__file__).parent
@@ -29,11 +32,11 @@ UNITS = 100_000
 pytestmark = pytest.mark.skipif(not FULL, reason="INTEROP=full, as in `make interop`")
 
 
-@pytest.fixture(autouse=True)
-def base_sepolia(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no chain for tests."""
-    monkeypatch.setattr(loopback, "TOKEN", BASE_SEPOLIA_USDC)
-    monkeypatch.setattr(loopback, "CHAIN_ID", 84532)
+@pytest.fixture
+async def facilitator() -> AsyncIterator[LoopbackFacilitator]:
+    """On Base Sepolia: the foreign ends know no chain for tests."""
+    async with loopback_facilitator(BASE_SEPOLIA_USDC) as found:
+        yield found
 
 
 @pytest.fixture

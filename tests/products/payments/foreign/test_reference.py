@@ -3,6 +3,7 @@ reference packages' merchant: both versions of x402, and of the extension."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,25 @@ from dragoman.payments.extension import URIS
 from dragoman.payments.ledger_file import load
 from dragoman.payments.networks import BASE_SEPOLIA_USDC
 from tests.harness.server import served, serving
-from tests.products.payments import loopback_facilitator as loopback
 from tests.products.payments.foreign import reference
 from tests.products.payments.foreign.golden import check, said
-from tests.products.payments.loopback_facilitator import KEY, SHOP, LoopbackFacilitator
+from tests.products.payments.loopback_facilitator import (
+    KEY,
+    SHOP,
+    LoopbackFacilitator,
+    loopback_facilitator,
+)
 from tests.products.payments.parts import Shop, wallet
 
 UNITS = 100_000
 PRICE = Price("0.10", "USDC", network="base-sepolia", to=SHOP)
 
 
-@pytest.fixture(autouse=True)
-def base_sepolia(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table of version 1 has no chain for tests."""
-    monkeypatch.setattr(loopback, "TOKEN", BASE_SEPOLIA_USDC)
-    monkeypatch.setattr(loopback, "CHAIN_ID", 84532)
+@pytest.fixture
+async def facilitator() -> AsyncIterator[LoopbackFacilitator]:
+    """On Base Sepolia: the foreign ends know no chain for tests."""
+    async with loopback_facilitator(BASE_SEPOLIA_USDC) as found:
+        yield found
 
 
 @pytest.mark.parametrize("extension", ["0.2", "0.1"])

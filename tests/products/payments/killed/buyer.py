@@ -1,6 +1,6 @@
 """A client that buys, as a process that is killed: `python -m …buyer URL FOLDER TASKS LIMIT`. When
 it is started again it goes on: each task has a key of its own, and a line in a file once it has
-ended. Some are sent twice at once."""
+ended. Some are sent twice at once, some are canceled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dragoman.client import Client, Unreachable
-from dragoman.model.errors import A2AError
+from dragoman.model.errors import (
+    A2AError,
+    LimitExceeded,
+    Unavailable,
+    UnsupportedOperation,
+)
 from dragoman.payments import PaymentRefused, Wallet, payments
 from tests.products.payments.local_chain import TOKEN
 from tests.products.payments.loopback_facilitator import SHOP
@@ -31,12 +37,10 @@ async def bought(client: Client, name: str, skill: str) -> dict[str, Any]:
             result = await client.send(name, key=name, skill=skill)
         except PaymentRefused as error:
             return {"name": name, "task": "", "state": "refused", "paid": [], "why": str(error)}
-        except (Unreachable, TimeoutError):
+        except (Unreachable, TimeoutError, Unavailable, LimitExceeded):
             continue
-        except A2AError as error:
-            if error.http not in (429, 503):
-                raise
-            continue
+        except UnsupportedOperation:
+            continue  # the task was canceled before the payment arrived
         assert result.task is not None
         if not result.state.terminal:
             continue
@@ -50,13 +54,36 @@ async def bought(client: Client, name: str, skill: str) -> dict[str, Any]:
         }
 
 
+async def regretted(client: Client, name: str, skill: str, seconds: float) -> dict[str, Any]:
+    """Buy one thing, and cancel it some time after it has begun."""
+    while True:
+        try:
+            begun = await client.send(name, key=name, skill=skill, wait=False)
+            break
+        except (Unreachable, TimeoutError, Unavailable, LimitExceeded):
+            continue
+    assert begun.task is not None
+
+    async def cancel() -> None:
+        await asyncio.sleep(seconds)
+        # it may have ended, or nobody may answer
+        with suppress(A2AError, Unreachable, TimeoutError):
+            await client.task(begun.task.id).cancel()  # type: ignore[union-attr]
+
+    told, _ = await asyncio.gather(bought(client, name, skill), cancel())
+    return told
+
+
 async def lane(client: Client, names: Iterator[str], file: int) -> None:
     """Buy one thing after the other."""
     for name in names:
         chance = random.Random(name)
         skill = "trusting" if chance.random() < 0.2 else "checked"
         copies = 2 if chance.random() < 0.3 else 1
-        found = await asyncio.gather(*(bought(client, name, skill) for _ in range(copies)))
+        buying = [bought(client, name, skill) for _ in range(copies)]
+        if chance.random() < 0.1:
+            buying.append(regretted(client, name, skill, chance.uniform(0, 4)))
+        found = await asyncio.gather(*buying)
         told = next((one for one in found if one["state"] != "refused"), found[0])
         os.write(file, json.dumps({**told, "copies": copies}).encode() + b"\n")
 

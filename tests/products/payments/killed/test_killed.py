@@ -1,5 +1,6 @@
-"""Merchant, client and facilitator are killed again and again: the chain's, the merchant's and the
-client's books are equal, but for what merchant and client both list as unsettled."""
+"""Merchant, client and facilitator are killed again and again, and tasks are canceled: the chain's,
+the merchant's and the client's books are equal, but for what merchant and client both list as
+unsettled or owed."""
 
 from __future__ import annotations
 
@@ -13,14 +14,16 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from dragoman.admin import open_store
 from dragoman.client import Client
+from dragoman.payments import Books as MerchantBooks
 from dragoman.payments import PaymentRecord
 from dragoman.payments.extension import ERROR, STATUS, URIS
 from dragoman.payments.ledger import Signed
@@ -31,7 +34,7 @@ from tests.faults.crash.server_process import GONE, HERE, Served
 from tests.harness.scale import SCALE, SOAK, say, seeded
 from tests.harness.services import Missing, Postgres, free
 from tests.products.payments.killed import buyer, shop
-from tests.products.payments.killed.three_books import Books
+from tests.products.payments.killed.three_books import KINDS, Books
 from tests.products.payments.local_chain import NETWORK, LocalChain
 from tests.products.payments.loopback_facilitator import KEY
 from tests.products.payments.parts import offer_of, submitted
@@ -44,6 +47,7 @@ MINED = 0.3
 SETTINGS = ("lease=2", "poll=0.2", "drain_timeout=1")
 PAUSE = (0.1, 1.0)
 WITHIN = 120 + 3000 * SCALE
+COMPLETED_WITHIN = 200.0
 
 
 class Program:
@@ -98,6 +102,7 @@ class Market:
         self.folder = folder
         self.records, self.work = folder / "records", folder / "work"
         self.kills: Counter[str] = Counter()
+        self.bought = asyncio.Event()
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Market]:
@@ -119,12 +124,13 @@ class Market:
                 shop.RECORDS: str(self.records),
                 shop.WORK: str(self.work),
             }
+            self.store = f"{postgres.dsn()}"
             self.replicas = []
             for _ in range(2):
                 replica = Replica(
                     self.folder, *SETTINGS, agent=f"{shop.__name__}:agent", **environment
                 )
-                replica.store = f"{postgres.dsn()}"
+                replica.store = self.store
                 self.replicas.append(await stack.enter_async_context(replica))
             await asyncio.gather(*(replica.start() for replica in self.replicas))
             ports = [replica.port for replica in self.replicas]
@@ -143,8 +149,7 @@ class Market:
             "facilitator": lambda: self.facilitator,
         }
         names: list[str] = []
-        while True:
-            await asyncio.sleep(chance.uniform(*PAUSE))
+        while not await self.over(chance.uniform(*PAUSE)):
             names = names or chance.sample(list(targets), len(targets))
             target = targets[name := names.pop()]()
             if target.process.returncode is not None:
@@ -154,12 +159,47 @@ class Market:
             await asyncio.sleep(chance.uniform(0, 0.5))
             await target.start()
 
+    async def over(self, seconds: float) -> bool:
+        """Whether everything is bought; waits so long for that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.bought.wait()
+        return self.bought.is_set()
+
+    async def ended(self) -> None:
+        """Wait until the client has bought everything: it may be killed meanwhile."""
+        while True:
+            process = self.buyer.process
+            if await process.wait() == 0:
+                self.bought.set()
+                return
+            if process.returncode != -signal.SIGKILL:
+                raise RuntimeError("\n".join(self.buyer.lines[-40:]))
+            while self.buyer.process is process:
+                await asyncio.sleep(0.05)
+
+    async def completed(self) -> Books:
+        """What each side knows, as soon as maintenance has completed the merchant's books, which it
+        does every minute."""
+        until = time.monotonic() + COMPLETED_WITHIN
+        while (found := await asyncio.to_thread(self.books)).breaches():
+            if time.monotonic() > until:
+                break
+            await asyncio.sleep(1)
+        return found
+
     def books(self) -> Books:
         """What each side knows."""
         lines = self.records.read_bytes().splitlines()
+        with open_store(self.store) as admin:
+            kinds: tuple[Any, ...] = ("settled", "owed", "unsettled", "unused")
+            records = [one for kind in kinds for one in MerchantBooks(admin).records(kind)]
+            unsettled = {one.nonce for one in MerchantBooks(admin).unsettled()}
         return Books(
             transfers=self.chain.transfers(),
-            records=[msgspec.json.decode(line, type=PaymentRecord) for line in lines],
+            records=records,
+            unsettled=unsettled,
+            told=[msgspec.json.decode(line, type=PaymentRecord) for line in lines],
             signed=load(self.folder / buyer.WALLET).payments,
             outcomes=buyer.outcomes(self.folder),
             work=Counter(line.split()[0] for line in self.work.read_text().splitlines()),
@@ -177,9 +217,8 @@ class Thief:
         self.answers: Counter[str] = Counter()
 
     async def steal(self) -> None:
-        """Go on until it is ended."""
-        while True:
-            await asyncio.sleep(self._chance.uniform(0.2, 1.0))
+        """Go on until everything is bought."""
+        while not await self._market.over(self._chance.uniform(0.2, 1.0)):
             ended = {one["task"] for one in buyer.outcomes(self._market.folder) if one["paid"]}
             signed = load(self._market.folder / buyer.WALLET).payments
             used = [one for one in signed if one.task in ended]
@@ -208,42 +247,17 @@ class Thief:
         self.answers[said.get(ERROR, "none")] += 1
 
 
-async def ending(market: Market) -> None:
-    """Wait until the client has bought everything: it may be killed meanwhile."""
-    while True:
-        process = market.buyer.process
-        if await process.wait() == 0:
-            return
-        assert process.returncode == -signal.SIGKILL, market.buyer.lines[-40:]
-        while market.buyer.process is process:
-            await asyncio.sleep(0.05)
-
-
 @pytest.mark.skipif(not SOAK, reason="takes minutes: see `make soak`")
 async def test_the_books_are_equal(tmp_path: Path) -> None:
     chance, began = seeded("payments"), time.monotonic()
     async with Market(tmp_path).open() as market:
         thief = Thief(market, chance)
-        others = [
-            asyncio.create_task(market.disturb(chance)),
-            asyncio.create_task(thief.steal()),
-        ]
-        async with asyncio.timeout(WITHIN):
-            end = asyncio.create_task(ending(market))
-            await asyncio.wait([end, *others], return_when=asyncio.FIRST_COMPLETED)
-            for other in others:
-                other.cancel()
-            for found in await asyncio.gather(*others, return_exceptions=True):
-                if isinstance(found, Exception):
-                    raise found
-            for replica in market.replicas:
-                if replica.process is None or replica.process.returncode is not None:
-                    await replica.start()
-            if market.facilitator.process.returncode is not None:
-                await market.facilitator.start()
-            await end
+        async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as group:
+            group.create_task(market.ended())
+            group.create_task(market.disturb(chance))
+            group.create_task(thief.steal())
         assert await market.replicas[0].settled(60)
-        books = market.books()
+        books = await market.completed()
     tell(market, thief, books, time.monotonic() - began)
     (tmp_path / "books").write_bytes(msgspec.json.encode(books))
     assert not (breaches := books.breaches()), breaches[:20]
@@ -254,13 +268,15 @@ async def test_the_books_are_equal(tmp_path: Path) -> None:
 def tell(market: Market, thief: Thief, books: Books, seconds: float) -> None:
     """Say what has happened."""
     states = Counter(one["state"] for one in books.outcomes)
-    kinds = Counter(kind for kind in ("settled", "owed", "unsettled") for _ in books.of(kind))
+    kinds = Counter(kind for kind in KINDS for _ in books.of(kind))
     again = sum(n - 1 for n in books.work.values())
-    lost = {one.nonce for one in books.transfers} & books.of("unsettled").keys()
+    lost = {one.nonce for one in books.transfers} & set(books.unsettled)
     copies = sum(one["copies"] - 1 for one in books.outcomes)
     say(f"{len(books.outcomes)} tasks in {seconds:.0f} s: {dict(states)}")
     say(f"killed: {dict(market.kills)}; sent twice: {copies}; stolen: {dict(thief.answers)}")
     say(f"{len(books.signed)} signed, {len(books.transfers)} transfers, {dict(kinds)}")
-    say(f"unsettled and on the chain: {len(lost)}; work run again: {again}")
-    say(f"repeated records: {len(books.records) - sum(kinds.values())}")
+    late = len(books.of("unsettled")) - len(books.unsettled)
+    say(f"unsettled in the end: {len(books.unsettled)}, of these on the chain: {len(lost)}")
+    say(f"found later: {late}; work run again: {again}")
+    say(f"repeated calls of the hook: {len(books.told) - len(books.records)}")
     say(json.dumps(Counter(one["why"][:60] for one in books.outcomes if not one["paid"])))

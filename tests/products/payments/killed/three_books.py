@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -12,7 +12,10 @@ from dragoman.payments import PaymentRecord
 from dragoman.payments.ledger import Signed
 from tests.products.payments.local_chain import Transfer
 
-FAILED = "TASK_STATE_FAILED"
+COMPLETED = "TASK_STATE_COMPLETED"
+UNPAID = ("TASK_STATE_FAILED", "TASK_STATE_CANCELED")
+"""How a task ends for which its client may have paid, and has no receipt."""
+KINDS = ("settled", "owed", "unsettled", "unused")
 
 
 class Books(Struct, frozen=True, kw_only=True):
@@ -21,7 +24,11 @@ class Books(Struct, frozen=True, kw_only=True):
     transfers: Sequence[Transfer]
     """The chain: all transfers to the shop."""
     records: Sequence[PaymentRecord]
-    """The merchant: what it recorded."""
+    """The merchant: the books in its store."""
+    unsettled: Collection[str]
+    """The merchant: the nonces of which it never knew what came of them."""
+    told: Sequence[PaymentRecord]
+    """The merchant: what its hook got."""
     signed: Sequence[Signed]
     """The client: what its wallet has signed."""
     outcomes: Sequence[Mapping[str, Any]]
@@ -34,11 +41,14 @@ class Books(Struct, frozen=True, kw_only=True):
 
     def of(self, kind: str) -> dict[str, PaymentRecord]:
         """The merchant's payments of a kind, by nonce."""
-        return {one.nonce: one for one in self.records if one.kind == kind}
+        found = {one.nonce: one for one in self.records if one.kind == kind}
+        assert len(found) == sum(one.kind == kind for one in self.records)
+        return found
 
     def breaches(self) -> list[str]:
         """Each promise that is broken."""
-        return [*self._chain(), *self._merchant(), *self._client(), *self._limits()]
+        parts = (self._chain(), self._merchant(), self._hook(), self._client(), self._limits())
+        return [breach for part in parts for breach in part]
 
     def _chain(self) -> list[str]:
         known = {one.authorization.nonce for one in self.signed}
@@ -51,13 +61,16 @@ class Books(Struct, frozen=True, kw_only=True):
 
     def _merchant(self) -> list[str]:
         chain = {one.nonce: one.transaction for one in self.transfers}
-        settled, unsettled, owed = (self.of(kind) for kind in ("settled", "unsettled", "owed"))
+        settled, owed, open = self.of("settled"), self.of("owed"), set(self.unsettled)
         found = [
             f"{one.task}: settled, and not on the chain"
             for nonce, one in settled.items()
             if chain.get(nonce) != one.transaction
         ]
-        found += [f"{nonce}: settled and unsettled" for nonce in settled.keys() & unsettled.keys()]
+        found += [f"{nonce}: settled and unsettled" for nonce in settled.keys() & open]
+        found += [
+            f"{nonce}: unused, and on the chain" for nonce in self.of("unused") if nonce in chain
+        ]
         found += [f"{nonce}: owed and not settled" for nonce in owed.keys() - settled.keys()]
         tasks = Counter(one.task for one in settled.values())
         found += [f"{task}: settled {n} times" for task, n in tasks.items() if n > 1]
@@ -66,23 +79,31 @@ class Books(Struct, frozen=True, kw_only=True):
             f"{task}: worked {n} times" for task, n in self.work.items() if n > self.retries + 1
         ]
 
+    def _hook(self) -> list[str]:
+        books, told = (
+            {(one.kind, one.nonce, one.transaction) for one in side}
+            for side in (self.records, self.told)
+        )
+        return [f"{one}: the books and the hook differ" for one in books ^ told]
+
     def _client(self) -> list[str]:
-        settled, unsettled, owed = (self.of(kind) for kind in ("settled", "unsettled", "owed"))
+        settled, owed = self.of("settled"), self.of("owed")
+        states = {one["task"]: one["state"] for one in self.outcomes if one["task"]}
+        due = {one.task for one in owed.values() if states.get(one.task) in UNPAID}
         paid = {one["task"]: one["paid"] for one in self.outcomes if one["paid"]}
         ours = {one.task: [one.transaction] for one in settled.values()}
         found = [
             f"{task}: the client knows {paid.get(task)}, the merchant {ours.get(task)}"
             for task in paid.keys() | ours.keys()
-            if paid.get(task) != ours.get(task)
+            if paid.get(task) != ours.get(task) and not (task in due and task not in paid)
         ]
-        states = {one["task"]: one["state"] for one in self.outcomes if one["task"]}
         lists = {
             one.authorization.nonce
             for one in self.signed
-            if states.get(one.task) == FAILED and one.task not in paid
+            if states.get(one.task) in UNPAID and one.task not in paid
         }
-        found += [f"{nonce}: only the merchant lists it" for nonce in unsettled.keys() - lists]
-        done = {task for task, state in states.items() if state == "TASK_STATE_COMPLETED"}
+        found += [f"{nonce}: only the merchant lists it" for nonce in set(self.unsettled) - lists]
+        done = {task for task, state in states.items() if state == COMPLETED}
         gone = ours.keys() - done - {one.task for one in owed.values()}
         found += [f"{task}: neither done nor owed" for task in gone]
         names = Counter(one["name"] for one in self.outcomes)
