@@ -288,6 +288,7 @@ class Console:
 
     async def session_view(self, request: Request, operator: Operator) -> SessionView:
         """Who looks, and at what."""
+        schemes = await self.source.schemes(request)  # first: the inspector learns the name here
         return SessionView(
             name=operator.name,
             acts=operator.acts,
@@ -301,7 +302,7 @@ class Console:
             needs_caller=self.source.needs_caller(operator),
             poll=self.poll,
             agents=self.source.names(),
-            schemes=await self.source.schemes(request),
+            schemes=schemes,
         )
 
     async def redrive(self, operator: Operator, task: str, webhook: str) -> int:

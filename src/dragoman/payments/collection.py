@@ -171,6 +171,9 @@ class Collection:
         return Payment(tuple(self._receipts), record, text, self._uri, version)
 
     async def _ask(self, error: str, reason: str) -> Message:
+        if error:
+            failed = self._message(f"The payment failed: {reason}", PaymentStatus.FAILED, error)
+            await self._turn.emit(self._turn.working(failed))
         offer = Offer(self._offer.accepts, self._offer.version, reason)
         text = f"This costs {in_words(offer.accepts[0])}" + (f": {reason}" if reason else "")
         more = {REQUIRED: offer_object(offer)}

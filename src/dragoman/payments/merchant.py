@@ -87,7 +87,7 @@ class Merchant:
 
     def price(self, price: Price | PriceOf) -> PaidSkill:
         """Return the gate of a skill that costs this. A function gets the turn, and returns the
-        price of its request, or None if it is free."""
+        price of its request; None, or one of 0, is free."""
         if self.settle == "after" and isinstance(price, Price) and price.timeout <= LEAST:
             raise ValueError(f"Price: timeout must be greater than {LEAST} with settle='after'")
         return PaidSkill(self, price)
@@ -141,7 +141,7 @@ class PaidSkill:
             shown = {"amount": str(fixed), "network": fixed.asset.network, "payTo": fixed.to}
             params = {"prices": {skill: shown}}
         # a client needs one version only
-        required = fixed is not None and len(self._merchant.uris) == 1
+        required = fixed is not None and fixed.units > 0 and len(self._merchant.uris) == 1
         return [
             AgentExtension(uri=uri, description=ABOUT, required=required, params=params)
             for uri in self._merchant.uris
@@ -199,7 +199,7 @@ class PaidSkill:
         if not isinstance(price, Price):
             price = price(turn)
             price = await price if inspect.isawaitable(price) else price
-        if price is None:
+        if price is None or not price.units:
             return None
         about = f"{turn.skill or 'The default skill'} of task {turn.task.id}"
         required = price.requirement(description=about)

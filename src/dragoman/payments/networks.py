@@ -53,9 +53,20 @@ BASE_SEPOLIA_USDC = Asset(
     "USDC", "eip155:84532", "0x036CbD53842c5426634e7929541eC2318f3dCF7e", "USDC"
 )
 BASE_USDC = Asset("USDC", "eip155:8453", "0x833589fCD6eDb6E08f4c7C32D4f71b54bdA02913", "USD Coin")
-KNOWN = (BASE_SEPOLIA_USDC, BASE_USDC)
+ARBITRUM_SEPOLIA_USDC = Asset(
+    "USDC", "eip155:421614", "0x75faf114eafb1BDbe2F0316DF893fd58CE46AA4d", "USD Coin"
+)
+KNOWN = (
+    BASE_SEPOLIA_USDC,
+    ARBITRUM_SEPOLIA_USDC,
+    BASE_USDC,
+    Asset("USDC", "eip155:1", "0xA0b86991c6218b36c1d19D4a2e9Eb0cE3606eB48", "USD Coin"),
+    Asset("USDC", "eip155:137", "0x3c499c542cEF5E3811e1192ce70d8cC03d5c3359", "USD Coin"),
+    Asset("USDC", "eip155:42161", "0xaf88d065e77c8cC2239327C5EDb3A432268e5831", "USD Coin"),
+    Asset("USDC", "eip155:43114", "0xB97EF9Ef8734C71904D8002F8b6Bc66Dd9c48a6E", "USD Coin"),
+)
 """The assets that have a name here. Others are given as an `Asset`."""
-TEST_ASSETS = (BASE_SEPOLIA_USDC,)
+TEST_ASSETS = (BASE_SEPOLIA_USDC, ARBITRUM_SEPOLIA_USDC)
 """What a wallet pays with if nothing else is given."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-from dragoman.payments.networks import Asset, known_asset
+from dragoman.payments.networks import Asset, decimal, known_asset
 from dragoman.payments.objects import Requirement
 
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
@@ -14,8 +14,8 @@ MOST_SECONDS = 24 * 3600
 
 class Price:
     """A price, such as `Price("0.10", "USDC", network="base-sepolia", to="0x…")`. The asset is a
-    known symbol, or an `Asset`, which names its network itself. A payment must be settled within
-    `timeout` seconds. Raises ValueError."""
+    known symbol, or an `Asset`, which names its network itself. An amount of 0 is free. A payment
+    must be settled within `timeout` seconds. Raises ValueError."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class Price:
         if not 0 < timeout <= MOST_SECONDS:
             raise ValueError(f"Price: timeout must be greater than 0, and at most {MOST_SECONDS}")
         self.asset = asset
-        self.units = asset.units(amount)
-        """The amount in the smallest unit."""
+        self.units = asset.units(amount) if decimal(amount) else 0
+        """The amount in the smallest unit; 0 is free."""
         self.to = to
         self.timeout = timeout
 

@@ -6,6 +6,7 @@ import copy
 import inspect
 import logging
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
@@ -61,6 +62,7 @@ logger = logging.getLogger("dragoman.payments")
 LONGEST = 600
 """The longest time in seconds for which an authorization is valid."""
 PORTS = {"http": 80, "https": 443}
+SIGNATURE = re.compile(r"0x(?:[0-9a-fA-F]{2}){64,8192}")
 ADVICE = "name it in `receivers`, or approve it in `on_payment`"
 ASKED_AT_ONCE = 100
 """How many payments the chain is asked about at once, the latest first."""
@@ -236,7 +238,10 @@ class Wallet:
             signed = await self._ledger.change(count)
         if not signed.signature:
             domain = requirement_with_domain(required, asset)
-            signed.signature = await self._signer.sign(domain, signed.authorization)
+            signature = await self._signer.sign(domain, signed.authorization)
+            if not isinstance(signature, str) or not SIGNATURE.fullmatch(signature):
+                raise PaymentRefused("the wallet's signer returned no signature in hexadecimal")
+            signed.signature = signature
             # stored before it is sent; another process may have been faster
             signed = await self._ledger.change(partial(_keep, signed))
         return Payload(

@@ -32,7 +32,13 @@ async def browser() -> AsyncIterator[Browser]:
     """Start the browser."""
     async with async_playwright() as playwright:
         found = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            executable_path=CHROMIUM,
+            args=[
+                "--no-sandbox",
+                "--disable-dev-shm-usage",
+                "--disable-gpu",
+                "--renderer-process-limit=1",
+            ],
         )
         try:
             yield found
@@ -55,6 +61,11 @@ class Watched:
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("dialog", self._dialog)
 
+    def forgotten(self) -> list[str]:
+        """The errors so far, which are then forgotten."""
+        found, self.errors = self.errors, []
+        return found
+
     def _said(self, message: Any) -> None:
         if message.type == "error":
             self.errors.append(message.text)
@@ -67,6 +78,18 @@ class Watched:
         """The requests that did not go to this server."""
         inner = (url, "data:", "blob:")
         return [each for each in self.requests if not each.startswith(inner)]
+
+
+async def serious(page: Any, axe: str) -> list[str]:
+    """What the script axe finds in a page that is a serious hindrance for somebody."""
+    await page.evaluate(axe)
+    result = await page.evaluate("axe.run()")
+    return [
+        f"{each['id']}: {node['html'][:120]}: {node['failureSummary'][:200]}"
+        for each in result["violations"]
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"][:3]
+    ]
 
 
 @asynccontextmanager

@@ -1,12 +1,14 @@
-"""A browser for the tests of a file."""
+"""A browser for the tests of a file, and the script that checks pages."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+import pytest
 import pytest_asyncio
 
+from tests.interop.peers import environments
 from tests.products.console.browser import browser
 
 if TYPE_CHECKING:
@@ -17,3 +19,13 @@ if TYPE_CHECKING:
 async def chromium() -> AsyncIterator[Browser]:
     async with browser() as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script that checks whether everybody can use a page."""
+    try:
+        folder = environments.node("axe")
+    except environments.Absent as why:
+        pytest.skip(str(why))
+    return (folder / "node_modules/axe-core/axe.min.js").read_text()

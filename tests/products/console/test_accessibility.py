@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,17 +11,20 @@ import pytest
 import pytest_asyncio
 
 from dragoman import App
-from tests.interop.peers import environments
+from dragoman.security import ApiKey, Basic
+from tests.client.authorization_server import presiding
+from tests.client.protected_agent import guarded, has, http, key
+from tests.harness.scale import say
 from tests.products.console import screenshots
-from tests.products.console.browser import FULL, needs_browser, watched
-from tests.products.console.parts import Running, consoled, stored
+from tests.products.console.browser import FULL, needs_browser, serious, watched
+from tests.products.console.parts import Running, booking, consoled, stored
+from tests.products.console.test_inspector_login import opened
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
 
 pytestmark = [needs_browser, pytest.mark.asyncio(loop_scope="module"), pytest.mark.slow]
 
-SERIOUS = ("serious", "critical")
 LARGEST = 150_000
 """The most bytes of a picture in the docs."""
 
@@ -28,36 +32,20 @@ LARGEST = 150_000
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     path = tmp_path_factory.mktemp("console")
-    app = App(screenshots.flights(), screenshots.hotels(), store=stored(path))
+    app = App(*screenshots.agents(), store=stored(path))
     async with consoled(app) as found:
         yield found
 
 
-@pytest.fixture(scope="module")
-def axe() -> str:
-    """The script that checks a page."""
-    try:
-        folder = environments.node("axe")
-    except environments.Absent as why:
-        pytest.skip(str(why))
-    return (folder / "node_modules/axe-core/axe.min.js").read_text()
-
-
 @pytest.mark.parametrize("theme", screenshots.THEMES)
 async def test_no_screen_has_a_serious_finding(
-    chromium: Browser, running: Running, axe: str, theme: str
+    chromium: Browser, running: Running, axe: str, theme: str, tmp_path: Path
 ) -> None:
+    folder = Path(os.environ.get("CONSOLE_PICTURES") or tmp_path)
     found: list[str] = []
 
     async def check(page: Any, name: str) -> None:
-        await page.evaluate(axe)
-        result = await page.evaluate("axe.run()")
-        found.extend(
-            f"{name}: {each['id']}: {node['html'][:120]}: {node['failureSummary'][:200]}"
-            for each in result["violations"]
-            if each["impact"] in SERIOUS
-            for node in each["nodes"][:3]
-        )
+        found.extend(f"{name}: {each}" for each in await serious(page, axe))
 
     sizes = screenshots.SIZES
     if not FULL:  # one pass over each
@@ -71,6 +59,43 @@ async def test_no_screen_has_a_serious_finding(
                 await check(seen.page, f"{name} {width} {theme}")
                 wide = await seen.page.evaluate("document.documentElement.scrollWidth")
                 assert wide <= width, f"{name} is wider than the window"
+                if FULL:
+                    picture = folder / f"{name}-{width}-{theme}.png"
+                    await seen.page.screenshot(path=picture)
+                    say(str(picture))
+    assert found == []
+
+
+async def test_no_form_to_log_in_has_a_serious_finding(
+    chromium: Browser, axe: str, tmp_path: Path
+) -> None:
+    found: list[str] = []
+    schemes = {"cookie": key("cookie", "door"), "user": http("basic"), "token": http("bearer")}
+    async with presiding() as authority, guarded(has()) as agent:
+        agent.demand({**schemes, "code": authority.scheme("code")})
+        for width, theme in ((1280, "light"), (360, "dark")):
+            options: Any = {"viewport": {"width": width, "height": 800}, "color_scheme": theme}
+            async with opened(chromium, agent, bypass_csp=True, **options) as seen:
+                await seen.page.wait_for_selector("form input[name=client]")
+                await seen.page.click(".talk-head >> text=Wire")
+                await seen.page.click(".wire .fold.line")
+                await seen.page.wait_for_selector(".exchange")
+                found += await serious(seen.page, axe)
+                assert await seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    auth: Any = [
+        Basic({"ann": "sesame"}, realm="one"),
+        ApiKey(keys=["sesame"], query="k", realm="two"),
+    ]
+    async with (
+        consoled(App(booking(), auth=auth), open=True, terminal=False) as running,
+        watched(chromium, bypass_csp=True) as seen,
+    ):
+        await seen.page.goto(f"{running.url}/console/")
+        await seen.page.fill("input[name=user]", "ann")
+        await seen.page.fill("form:has(input[name=user]) input[name=secret]", "sesame")
+        await seen.page.click("form:has(input[name=user]) button")
+        await seen.page.wait_for_selector("text=needs a caller with the scope operator")
+        found += await serious(seen.page, axe)
     assert found == []
 
 

@@ -84,15 +84,21 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         yield found
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def seen(chromium: Browser, running: Running) -> AsyncIterator[Watched]:
-    running.fresh()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tab(chromium: Browser, running: Running) -> AsyncIterator[Watched]:
+    """A page that has opened the address of the terminal. A new one for each test costs more."""
     async with watched(chromium) as found:
-        await found.page.goto(running.address)
-        await begin(found.page, running)
+        await found.page.goto(running.fresh())
         yield found
-        assert found.errors == []
-        assert found.foreign(running.url) == []
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def seen(tab: Watched, running: Running) -> AsyncIterator[Watched]:
+    await begin(tab.page, running, "parrot")
+    await begin(tab.page, running)
+    yield tab
+    assert tab.forgotten() == []
+    assert tab.foreign(running.url) == []
 
 
 async def begin(page: Any, running: Running, agent: str = "desk") -> None:

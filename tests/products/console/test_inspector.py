@@ -71,6 +71,7 @@ async def test_the_inspector_calls_agents_of_each_version(version: str) -> None:
         form = read_card(document).supported_interfaces[0].replace(protocol_version=version)
         card = read_card(document).replace(supported_interfaces=(form,))
         http = await stack.enter_async_context(inspecting(inspector(url, tokens, card), tokens))
+        assert (await http.get("/console/api/session")).json()["title"] == "Booking"
         (shown,) = (await http.get("/console/api/agents")).json()["agents"]
         assert shown["name"] == "Booking"
         events = await called(http, "SendStreamingMessage", said("Rome"))

@@ -136,6 +136,30 @@ async def test_a_refusal_that_proves_nothing(facilitator: LoopbackFacilitator, r
     assert facilitator.chain.balances[SHOP.lower()] == UNITS
 
 
+async def test_a_second_refusal_proves_nothing(facilitator: LoopbackFacilitator) -> None:
+    """The answer is lost, and then the payer has no money any more: it was the payment that took
+    the last of it."""
+    shop = Shop(facilitator)
+    facilitator.trouble = ["lost"]
+    facilitator.chain.balances[PAYER.lower()] = UNITS
+    async with shop.connect() as client:
+        result = await paid(client)
+    assert facilitator.asked["settle"] == 3
+    assert (result.state, shop.worked, shop.kinds) == (TaskState.FAILED, [], ["unsettled"])
+
+
+async def test_signed_for_another_chain(facilitator: LoopbackFacilitator) -> None:
+    """The payment says the right chain, and its signature is for another one."""
+    shop = Shop(facilitator, x402_version=2)
+    async with shop.connect() as client:
+        asked = await client.send("tides")
+        payload = await payment(offer_of(asked), domain={"network": "eip155:8453"})
+        payload["accepted"]["network"] = NETWORK
+        result = await client.task(asked.task.id).reply(submitted(payload))  # type: ignore[union-attr]
+    assert said(result)[ERROR] == "INVALID_SIGNATURE"
+    assert (shop.worked, facilitator.asked) == ([], {})
+
+
 async def test_a_liar_that_denies_each_settlement(facilitator: LoopbackFacilitator) -> None:
     """It takes the money, and says that there was none. The same payment cannot count twice, and a
     client that signs no second one loses one price."""

@@ -141,9 +141,9 @@ def test_a_price() -> None:
     assert (str(price), price.units) == ("0.1 USDC", 100_000)
     assert price.requirement().asset == known_asset("USDC", "eip155:84532").address
     assert str(Price("25", TOKEN, to=SHOP)) == "25 TEST"
+    assert Price("0", TOKEN, to=SHOP).units == 0  # free
     assert network_of("base") == "eip155:8453"
     wrong: list[tuple[Any, ...]] = [
-        ("0", TOKEN, SHOP),
         ("-1", TOKEN, SHOP),
         ("nan", TOKEN, SHOP),
         ("0.0000001", TOKEN, SHOP),

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman import Task, TaskState
-from dragoman.payments import Chain, Price
-from dragoman.payments.extension import ERROR, RECEIPTS, STATUS
+from dragoman.payments import Chain, PaymentRefused, Price
+from dragoman.payments.extension import ERROR, PAYLOAD, RECEIPTS, STATUS
+from dragoman.payments.ledger import Ledger
 from dragoman.payments.objects import Offer, offer_object
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Store
@@ -30,6 +33,7 @@ from tests.products.payments.local_chain import (
 from tests.products.payments.loopback_facilitator import PAYER, SHOP
 from tests.products.payments.parts import offer_of, payment, submitted
 from tests.products.payments.test_crashes import Shop, canceled, said, texts
+from tests.products.payments.test_wallet import paused
 
 UNITS = 100_000
 PRICE = Price("0.10", TOKEN, to=SHOP)
@@ -358,3 +362,40 @@ async def test_the_money_of_another_contract(
         result = await pay(client, asked, paid)
     assert said(result.task)[ERROR] == "INVALID_SIGNATURE"
     assert (shop.worked, facilitator.asked) == ([], {})
+
+
+# ---- the payer's side
+
+
+async def test_a_wallet_asks_the_chain(
+    chain: LocalChain, facilitator: ChainFacilitator, tmp_path: Path
+) -> None:
+    """What was carried out stays counted; what has expired unused is given back."""
+    node = Chain(f"{facilitator.url}/rpc", allow=["127.0.0.1"])
+    assert await node.network() == NETWORK
+    assert await node.balance(TOKEN, PAYER) == chain.balance(PAYER)
+    amounts = {"per_call": "0.10 USDC", "per_day": "0.30 USDC", "assets": [TOKEN]}
+    paying = parts.wallet(tmp_path, **amounts, chains={NETWORK: node})
+    messages = [await paying.answer(paused(PRICE, task=name)) for name in ("a", "b", "c")]
+    sent = [message.metadata[PAYLOAD] for message in messages if message and message.metadata]
+    transaction = chain.use(sent[0])
+    chain.void(sent[1]["payload"]["authorization"]["nonce"])
+
+    def expire(found: Ledger) -> None:
+        for one in found.payments:
+            one.authorization = replace(one.authorization, valid_before=int(time.time()) - 1)
+
+    await paying._ledger.change(expire)
+    with pytest.raises(PaymentRefused, match="limit per_day"):
+        await paying.answer(paused(PRICE, task="d"))  # the chain's time is not over
+    chain.rpc("evm_increaseTime", 120)
+    chain.rpc("evm_mine")
+    assert await paying.answer(paused(PRICE, task="d")) is not None
+    found = {one.task: (one.state, one.transaction) for one in await paying.history()}
+    # a nonce that was used without a transfer is no proof: it stays counted
+    assert found == {
+        "a": ("settled", transaction),
+        "b": ("signed", ""),
+        "c": ("unused", ""),
+        "d": ("signed", ""),
+    }

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from x402.mechanisms.evm.default_assets import DEFAULT_ASSETS
 
 from dragoman import (
     Agent,
@@ -37,6 +38,7 @@ from dragoman.payments import (
 )
 from dragoman.payments.extension import PAYLOAD, RECEIPTS, REQUIRED, STATUS, URIS
 from dragoman.payments.ledger_file import load
+from dragoman.payments.networks import KNOWN, TEST_ASSETS
 from dragoman.payments.objects import Offer, offer_object, read_payload
 from dragoman.payments.signing import key_signer, signer_of
 from tests.products.payments.loopback_facilitator import KEY, PAYER, SHOP, TOKEN
@@ -145,6 +147,59 @@ async def test_a_crash_before_the_signature(tmp_path: Path) -> None:
     message = await wallet(tmp_path).answer(paused())
     assert payload(message).authorization == counted.authorization
     assert len(load(tmp_path / "wallet.json").payments) == 1
+
+
+async def test_a_signer_elsewhere(tmp_path: Path) -> None:
+    """It gets what it signs, and the wallet has no key."""
+    asked: list[Any] = []
+    signer = key_signer("env:WALLET_KEY")
+
+    async def sign(data: Any) -> str:
+        asked.append(data)
+        return await signer._sign(data)
+
+    message = await wallet(tmp_path, key=Signer(PAYER, sign)).answer(paused())
+    assert signer_of(payload(message), PRICE.requirement()) == PAYER
+    (data,) = asked
+    assert data["primaryType"] == "TransferWithAuthorization"
+    assert (data["domain"]["chainId"], data["message"]["to"]) == (31337, SHOP)
+
+
+@pytest.mark.parametrize("signature", [None, "", "0x12", "12" * 65, "0x" + "zz" * 65])
+async def test_a_signer_that_returns_no_signature(tmp_path: Path, signature: Any) -> None:
+    async def sign(data: Any) -> Any:
+        return signature
+
+    with pytest.raises(PaymentRefused, match="no signature in hexadecimal"):
+        await wallet(tmp_path, key=Signer(PAYER, sign)).answer(paused())
+    (counted,) = load(tmp_path / "wallet.json").payments
+    assert counted.signature == ""
+
+
+async def test_the_usual_assets_are_of_test_networks(tmp_path: Path) -> None:
+    usual = Wallet(
+        key="env:WALLET_KEY",
+        per_call="1 USDC",
+        per_day="1 USDC",
+        file=tmp_path / "wallet.json",
+        receivers=SHOP,
+    )
+    assert {asset.network for asset in TEST_ASSETS} == {"eip155:84532", "eip155:421614"}
+    for number, asset in enumerate(KNOWN):
+        found = paused(Price("0.10", asset, to=SHOP), task=f"t-{number}")
+        if asset in TEST_ASSETS:
+            assert await usual.answer(found) is not None
+        else:
+            with pytest.raises(PaymentRefused, match="none of this wallet's assets"):
+                await usual.answer(found)
+
+
+def test_known_assets() -> None:
+    for asset in KNOWN:
+        (known,) = DEFAULT_ASSETS[asset.network][:1]
+        assert (asset.symbol, asset.address, asset.name, asset.version, asset.decimals) == tuple(
+            known[name] for name in ("symbol", "asset", "name", "version", "decimals")
+        )
 
 
 async def test_many_at_once(tmp_path: Path) -> None:

@@ -30,6 +30,12 @@ export function Chat({ route, session, reload, onOnline }) {
   return html`<${Conversation} key=${key} agent=${about} route=${route} session=${session} reload=${reload} onOnline=${onOnline} />`;
 }
 
+// The inspector does not know who it is for the agent.
+function whoCalls(session) {
+  if (session.source !== "agent") return `as ${session.caller || "anonymous"}`;
+  return (session.schemes || []).some((each) => each.used) ? "with credentials" : "";
+}
+
 function connection(about) {
   if (!agents.has(about.key)) agents.set(about.key, new Agent(about.path));
   return agents.get(about.key);
@@ -125,7 +131,7 @@ function Conversation({ agent: about, route, session, reload, onOnline }) {
       for (const task of found.tasks || []) {
         if (!seen.has(task.contextId)) seen.set(task.contextId, { context: task.contextId, at: task.status.timestamp, text: "" });
         const first = (task.history || []).find((each) => each.role === "ROLE_USER");
-        const said = first?.parts?.find((part) => part.text)?.text;
+        const said = beginning(first?.parts || []);
         if (said) seen.get(task.contextId).text = said;
       }
       setContexts([...seen.values()]);
@@ -240,7 +246,7 @@ function Conversation({ agent: about, route, session, reload, onOnline }) {
     <div class=${`talk ${over ? "over" : ""}`} onDragOver=${(event) => (event.preventDefault(), setOver(true))}
       onDragLeave=${() => setOver(false)} onDrop=${drop}>
       <header class="talk-head"><h1>${about.name}</h1>
-        <span class="dim">as ${session.caller || "anonymous"}</span><span class="grow"></span>
+        <span class="dim">${whoCalls(session)}</span><span class="grow"></span>
         <button class="quiet" aria-pressed=${wire} onClick=${() => setWire(!wire)}>Wire</button></header>
       <div class="messages" tabindex="0" role="log" aria-live="polite" aria-label="Messages">
         ${loading && !tasks.length && html`<p class="dim" role="status">Reading the conversation …</p>`}
@@ -260,6 +266,12 @@ function Conversation({ agent: about, route, session, reload, onOnline }) {
     </div>
     ${wire && html`<${Wire} agent=${agent} about=${about} session=${session} onClose=${() => setWire(false)} />`}
   </section>`;
+}
+
+// The beginning of what a message says, whatever it is made of.
+function beginning(parts) {
+  const part = parts.find((each) => each.text) || parts[0] || {};
+  return (part.text || part.filename || (part.data ? JSON.stringify(part.data) : "")).slice(0, 100);
 }
 
 // Tasks and direct replies as they came. A time-ordered id says when a task began; a task with

@@ -4,7 +4,7 @@ import { html, useState } from "./vendor/preact.js";
 import { act } from "./api.js";
 import { plain } from "./format.js";
 
-const FLOWS = { code: "in the browser", device: "with a device code", client: "with the client's secret only" };
+const FLOWS = { code: "in the browser", device: "with a code on another device", client: "with the client's secret, without a person" };
 
 // In the inspector, the process of the inspector logs in at authorization servers. In the console
 // of a server, a person brings the access token.
@@ -64,8 +64,8 @@ function OAuth({ scheme }) {
     <${Field} name="secret" label="Client secret, if there is one" hidden optional />
     ${flows.length > 1
       ? html`<label>How<select name="flow">${flows.map((flow) => html`<option key=${flow} value=${flow}>${FLOWS[flow]}</option>`)}</select></label>`
-      : html`<p class="dim">The card offers to log in ${FLOWS[flows[0]]}.</p>`}
-    ${scheme.foreign && html`<label class="check"><input type="checkbox" name="issuer" value=${scheme.server} required />
+      : html`<p class="dim">It is a log-in ${FLOWS[flows[0]]}.</p>`}
+    ${scheme.foreign && html`<label class="check wide"><input type="checkbox" name="issuer" value=${scheme.server} required />
       Log in at ${plain(scheme.server)}, which the card names</label>`}
     ${flows.includes("code") && html`<p class="dim">The client's redirect URI is <span class="id">${`${location.origin}/callback`}</span></p>`}
     <p><button type="button" class="link" onClick=${() => setOwn(true)}>Use an access token that you have</button></p>`;

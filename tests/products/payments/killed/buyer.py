@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.client import Client, Unreachable
-from dragoman.model.errors import A2AError, Unavailable
+from dragoman.model.errors import (
+    A2AError,
+    LimitExceeded,
+    Unavailable,
+    UnsupportedOperation,
+)
 from dragoman.payments import PaymentRefused, Wallet, payments
 from tests.products.payments.local_chain import TOKEN
 from tests.products.payments.loopback_facilitator import SHOP
@@ -32,10 +37,10 @@ async def bought(client: Client, name: str, skill: str) -> dict[str, Any]:
             result = await client.send(name, key=name, skill=skill)
         except PaymentRefused as error:
             return {"name": name, "task": "", "state": "refused", "paid": [], "why": str(error)}
-        except (Unreachable, TimeoutError):
+        except (Unreachable, TimeoutError, Unavailable, LimitExceeded):
             continue
-        except Unavailable:
-            continue
+        except UnsupportedOperation:
+            continue  # the task was canceled before the payment arrived
         assert result.task is not None
         if not result.state.terminal:
             continue
@@ -55,7 +60,7 @@ async def regretted(client: Client, name: str, skill: str, seconds: float) -> di
         try:
             begun = await client.send(name, key=name, skill=skill, wait=False)
             break
-        except (Unreachable, TimeoutError, Unavailable):
+        except (Unreachable, TimeoutError, Unavailable, LimitExceeded):
             continue
     assert begun.task is not None
 

@@ -173,7 +173,8 @@ class Market:
             if await process.wait() == 0:
                 self.bought.set()
                 return
-            assert process.returncode == -signal.SIGKILL, self.buyer.lines[-40:]
+            if process.returncode != -signal.SIGKILL:
+                raise RuntimeError("\n".join(self.buyer.lines[-40:]))
             while self.buyer.process is process:
                 await asyncio.sleep(0.05)
 
