@@ -127,6 +127,16 @@ def test_the_wheel(built: Built) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+def test_the_console_is_small(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as archive:
+        sizes = [
+            each.compress_size
+            for each in archive.infolist()
+            if each.filename.startswith("dragoman/console/")
+        ]
+    assert 0 < sum(sizes) < 250_000
+
+
 def test_the_archive_of_the_sources(built: Built) -> None:
     assert built.sdist.name == f"dragoman-{__version__}.tar.gz"
     with tarfile.open(built.sdist) as archive:

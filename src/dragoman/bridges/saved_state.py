@@ -139,10 +139,13 @@ def changed(old: bytes, change: bytes) -> bytes:
     """The packed state that a `change` makes of another."""
     if not change:
         return b""
+    found = change if change[:1] == b"{" else zlib.decompress(change)
+    if found[:1] == b"{":  # an older version logged all of the state: JSON, packed or not
+        return zlib.compress(found, 1)
     before = _plain(old)
-    parts = msgspec.msgpack.decode(zlib.decompress(change), type=list[bytes | tuple[int, int]])
-    found = (p if isinstance(p, bytes) else before[p[0] : p[0] + p[1]] for p in parts)
-    return zlib.compress(b"".join(found), 1)
+    parts = msgspec.msgpack.decode(found, type=list[bytes | tuple[int, int]])
+    pieces = (p if isinstance(p, bytes) else before[p[0] : p[0] + p[1]] for p in parts)
+    return zlib.compress(b"".join(pieces), 1)
 
 
 def merged_packed(base: bytes, ours: bytes, theirs: bytes) -> bytes:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from dragoman.cli import UsageError
 from dragoman.cli.colors import YELLOW, paint
 from dragoman.cli.terminal_format import plain
@@ -165,6 +167,8 @@ class Paying:
         from dragoman.payments import LedgerUnavailable
         from dragoman.payments.wallet import ADVICE
 
+        # --pin trusts whatever keys have signed an agent's first card: they vouch for no receiver
+        paused = replace(paused, verified=False)
         try:
             message = await self._wallet.answer(paused)
         except LedgerUnavailable as error:

@@ -83,7 +83,31 @@ def add(commands: Any) -> None:
         metavar="UNITS",
         help="the amount in the smallest unit of the asset (default: the whole payment)",
     )
-    one.add_argument(
+    _payment(one)
+
+    one = _command(
+        inner,
+        "resolve",
+        "record what came of an unsettled payment",
+        "0198… --transaction 0x9fc7…",
+        "0198… --unused",
+    )
+    one.add_argument("task", metavar="TASK", help="the id of the task that was paid")
+    came = one.add_mutually_exclusive_group(required=True)
+    came.add_argument(
+        "--transaction",
+        default="",
+        metavar="TX",
+        help="this transaction has carried it out, so it is owed (default: none)",
+    )
+    came.add_argument(
+        "--unused", action="store_true", help="it has expired, and was never carried out"
+    )
+    _payment(one)
+
+
+def _payment(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--nonce",
         default="",
         help="the nonce of the payment, if the task has several (default: the only one)",
@@ -148,7 +172,25 @@ def _refund(arguments: argparse.Namespace, make: Make) -> int:
     return 0
 
 
-COMMANDS = {"list": _list, "owed": _owed, "unsettled": _unsettled, "refund": _refund}
+def _resolve(arguments: argparse.Namespace, make: Make) -> int:
+    with make(write=True) as admin:
+        try:
+            found = _books(admin).resolve(
+                arguments.task, arguments.transaction, nonce=arguments.nonce
+            )
+        except (LookupError, ValueError) as error:
+            raise UsageError(f"resolve: {error.args[0]}") from None
+    print(f"recorded: {_price(found)} of {found.payer} is {found.kind}")
+    return 0
+
+
+COMMANDS = {
+    "list": _list,
+    "owed": _owed,
+    "unsettled": _unsettled,
+    "refund": _refund,
+    "resolve": _resolve,
+}
 
 
 def _books(admin: Any) -> Books:

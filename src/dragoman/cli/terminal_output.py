@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FAILED, WAITING, UNPAID = 1, 4, 5
 """Exit statuses. FAILED: the task failed, was rejected or canceled, or a file could not be saved.
 WAITING: the agent waits for input. UNPAID: it waits for a payment."""
-PAY = "--pay-max pays, see `dragoman wallet --help`"
+PAY = "--pay-max pays it, also later: `dragoman task pay`"
 
 
 class Screen:

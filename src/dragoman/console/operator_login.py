@@ -29,6 +29,8 @@ PATH = "/console/login/code"
 """Where the browser comes back to."""
 AGE = 600
 """Seconds that a person may take."""
+KEPT = 300.0
+"""Seconds for which is remembered what a server says about itself: anybody may begin a log-in."""
 TIMEOUT = 15.0
 """Seconds that the authorization server may take."""
 LONGEST = 1 << 20
@@ -60,6 +62,8 @@ class OperatorLogin:
 
     def __init__(self) -> None:
         self._few = asyncio.Semaphore(4)
+        self._documents: dict[str, tuple[float, dict[str, Any]]] = {}
+        """What servers of OpenID Connect say about themselves, and until when that is kept."""
 
     async def begin(
         self, request: Request, card: Mapping[str, Any], name: str, client: str
@@ -136,7 +140,10 @@ class OperatorLogin:
         url = (scheme.get("openIdConnectSecurityScheme") or {}).get("openIdConnectUrl", "")
         if not url:
             raise ConsoleError("This scheme has no log-in with a code.")
-        document = await self._fetch("GET", url)
+        until, document = self._documents.get(url, (0.0, {}))
+        if time.monotonic() > until:
+            document = await self._fetch("GET", url)
+            self._documents = {url: (time.monotonic() + KEPT, document)}
         found = [document.get(f"{each}_endpoint") for each in ("authorization", "token")]
         if not all(isinstance(each, str) and each.startswith("http") for each in found):
             raise ConsoleError("The authorization server has no log-in with a code.")
@@ -150,7 +157,7 @@ class OperatorLogin:
             headers["content-type"] = "application/x-www-form-urlencoded"
         transport = HTTPTransport()
         try:
-            async with self._few, asyncio.timeout(TIMEOUT):
+            async with asyncio.timeout(TIMEOUT), self._few:
                 response = await transport.send(TransportRequest(method, url, headers, body))
                 text = b""
                 async for chunk in response.chunks():

@@ -198,22 +198,46 @@ class Books:
     def refund(self, task: str, refund: Refund, *, nonce: str = "") -> PaymentRecord:
         """Record that the payment of a task was paid back, and return the record. If the task has
         several payments that count, `nonce` says which. Raises LookupError and ValueError."""
+        record = refunded(self._one(task, nonce), refund, time.time())
+        if not self._write(record):
+            raise ValueError(f"the refund of the task {task} is already recorded")
+        return record
+
+    def resolve(self, task: str, transaction: str, *, nonce: str = "") -> PaymentRecord:
+        """Record what came of an unsettled payment, as the operator has found out: the transaction
+        that has carried it out, so that it is owed; or, if that is empty, that nothing ever can.
+        Returns the record. Raises LookupError and ValueError."""
+        found = self._one(task, nonce)
+        if found.kind != "unsettled" or self._has(found, "refunded"):
+            raise ValueError(f"the payment of the task {task} is not unsettled")
+        if not transaction and found.expires > time.time():
+            raise ValueError("the payment has not expired: it can still be carried out")
+        record = replace(found, kind="unused", at=time.time())
+        if transaction:
+            settled = replace(record, kind="settled", transaction=transaction)
+            record = replace(settled, kind="owed")
+            self._write(settled)
+        self._write(record)
+        return record
+
+    def _one(self, task: str, nonce: str) -> PaymentRecord:
+        """The payment of a task that counts."""
         found = [
-            one
+            one.record
             for one in self.payments(task)
             if one.state != "unused" and nonce in ("", one.record.nonce)
         ]
         if not found:
             raise LookupError(f"the books have no payment of the task {task}")
         if len(found) > 1:
-            nonces = ", ".join(one.record.nonce for one in found)
+            nonces = ", ".join(one.nonce for one in found)
             raise ValueError(f"the task {task} has several payments; name the nonce: {nonces}")
-        paid = found[0].record
-        record = refunded(paid, refund, time.time())
+        return found[0]
+
+    def _write(self, record: PaymentRecord) -> bool:
         body = msgspec.json.encode(record)
-        if self._admin.reserve(space("refunded"), record.key, body, keep=RETENTION) != body:
-            raise ValueError(f"the refund of the task {task} is already recorded")
-        return record
+        place = space(record.kind)
+        return self._admin.reserve(place, record.key, body, keep=RETENTION) == body
 
     def _has(self, record: PaymentRecord, kind: Kind) -> bool:
         found = self._admin.reservations(space(kind), record.key)

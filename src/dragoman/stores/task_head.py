@@ -76,7 +76,7 @@ class TaskHead:
     """The message that started the suspended handler."""
     private: int
     """The number of private entries."""
-    replays: list[Entry]
+    replays: tuple[Entry, ...]
     """Private entries whose values are to be stored beside the log, see `Private.beside`."""
     finished: bool
     """A turn with private entries has ended: what is beside the log is to be deleted."""
@@ -102,7 +102,7 @@ class TaskHead:
         self.canceled = self._head = None
         self.inbox = ()
         self.entries = []
-        self.replays = []
+        self.replays = ()
 
     @property
     def ended(self) -> bool:
@@ -148,7 +148,7 @@ class TaskHead:
             elif kind is Private:
                 self.private += 1
                 if event.beside:  # type: ignore[union-attr]
-                    self.replays.append(entry)
+                    self.replays += (entry,)
                 if event.kind == STEP:  # type: ignore[union-attr]
                     self.attempt = min(self.attempt, 1)  # the entry shows progress
             elif kind is not Received:

@@ -535,6 +535,13 @@ class Club:
 
     async def maintain(self, store: GateStore) -> None:
         self.calls.append((store.agent, store.skill))
+        for wrong in (
+            store.release("dragoman.secret", "x"),
+            store.reserve("dragoman.secret", "x", b"1", keep=None),
+            anext(store.reservations("dragoman.secret")),
+        ):
+            with pytest.raises(ValueError, match="space must not begin with"):
+                await wrong
         prefix = f"{store.agent}/{store.skill}/"
         async for one in store.reservations("club", prefix):
             task = one.key.removeprefix(prefix)

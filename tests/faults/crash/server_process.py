@@ -30,6 +30,9 @@ READY = 20.0
 class Served:
     """One server after the other on one file."""
 
+    ready = READY
+    """How many seconds its start may take."""
+
     def __init__(
         self,
         folder: Path,
@@ -69,8 +72,11 @@ class Served:
         else:
             self.process = await forked_server(*command, environment=self._environment)
         self._listening = asyncio.create_task(self._listen(self.process))
-        async with asyncio.timeout(READY):
-            await self._up.wait()
+        try:
+            async with asyncio.timeout(self.ready):
+                await self._up.wait()
+        except TimeoutError:
+            raise RuntimeError(f"the server is not ready: {self.log[-20:]}") from None
         assert not self._listening.done(), self.log
 
     def command(self) -> list[str]:

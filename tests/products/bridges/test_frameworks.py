@@ -349,12 +349,14 @@ async def test_data_of_the_message_reaches_the_model(client: Client) -> None:
 
 
 @feature("memory")
-async def test_the_logs_of_a_conversation_grow_linearly(desk: Desk, client: Client) -> None:
+async def test_the_logs_of_a_conversation_grow_linearly(
+    name: str, desk: Desk, client: Client
+) -> None:
     """Each task has the same to say, and begins with a longer memory. Every fifth one asks."""
     tasks = []
     for number in range(2 * HALF):
         asks = number % 5 == 0
-        text = "question" if asks else os.urandom(400).hex()
+        text = "question" if asks else os.urandom(60).hex()
         result = await client.send(text, context="growth")
         assert result.task is not None
         tasks.append(result.task.id)
@@ -366,8 +368,9 @@ async def test_the_logs_of_a_conversation_grow_linearly(desk: Desk, client: Clie
         assert store.execute("SELECT count(*) FROM replay_value").fetchone() == (0,)
         (memory,) = store.execute("SELECT max(length(body)) FROM context_value").fetchone()
     first, second = (sum(sizes[task] for task in half) for half in (tasks[:HALF], tasks[HALF:]))
-    assert memory > HALF * 400, "all of it is remembered"
-    assert second < first * 1.05, sizes
+    assert memory > 2 * HALF * 60, "all of it is remembered"
+    # the events of LlamaIndex repeat all messages in another form: some bytes of each are logged
+    assert second < first * (1.15 if name == "LlamaIndex" else 1.05), sizes
 
 
 @feature("usage")

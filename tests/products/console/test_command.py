@@ -135,5 +135,35 @@ def test_a_store_is_shown_on_the_terminal(here: Path) -> None:
     assert "none.db" in refused(run(here, "console", "--store", "sqlite:///none.db"))
 
 
+def test_an_agent_is_inspected_on_the_terminal(here: Path) -> None:
+    """Over gRPC, and with a key from the command line that nothing shows."""
+    options = ("--port", "0", "--grpc-port", "0", "--set", "bindings=JSONRPC,GRPC")
+    with printing(here, "serve", "booking:agent", *options) as served:
+        base = served.address()[0].partition("/console/")[0]
+        card = httpx.get(f"{base}/.well-known/agent-card.json").json()
+        ways = {each["protocolBinding"]: each["url"] for each in card["supportedInterfaces"]}
+        trust = ("--trust", f"grpc://{ways['GRPC'].rpartition('/')[2]}")
+        more = ("--port", "0", "--binding", "GRPC", "--header", "X-Key: sesame", *trust)
+        with (
+            printing(here, "console", base, *more) as shown,
+            httpx.Client(timeout=20) as http,
+        ):
+            address = shown.address()[0]
+            assert http.get(address).status_code == 303
+            api = address.partition("?")[0] + "api/"
+            session = http.get(f"{api}session").json()
+            assert session["source"] == "agent"
+            body = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "Rome"}]}
+            call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": body}}
+            url = address.partition("?")[0] + session["agents"][0]["path"] + "/"
+            answer = http.post(url, json=call, headers={"x-dragoman-console": "1"})
+            assert "result" in answer.json(), answer.text
+            (sent,) = (e for e in http.get(f"{api}wire").json()["exchanges"] if e.get("call"))
+            assert sent["method"] == "gRPC"
+            wire = http.get(f"{api}wire/{sent['number']}").text
+            assert "Rome" in wire
+            assert "sesame" not in wire
+
+
 def test_the_inspector_needs_one_thing_to_show(here: Path) -> None:
     assert "give the URL of an agent" in refused(run(here, "console"))

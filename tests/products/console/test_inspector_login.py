@@ -174,6 +174,22 @@ async def test_a_person_who_says_no(chromium: Browser, authority: Authority) -> 
                 authority.person = "ann"
 
 
+async def test_a_server_that_nobody_has_confirmed(chromium: Browser, authority: Authority) -> None:
+    """Neither the page nor the process of the inspector goes where only the card wants it."""
+    async with guarded(authority.identify) as agent:
+        agent.demand({"it": authority.scheme("client")})
+        asked = len(authority.asked)
+        async with opened(chromium, agent) as seen:
+            page: Any = seen.page
+            await page.fill("input[name=client]", "robot")
+            await page.fill("input[name=secret]", SECRET)
+            await page.evaluate("document.querySelector('input[name=issuer]').required = false")
+            await page.click("form > button:has-text('Log in')")
+            await page.wait_for_selector(f"text=confirm that {authority.url} is the server")
+            seen.errors.clear()  # the browser reports the status 400
+        assert len(authority.asked) == asked
+
+
 async def test_a_device_code(chromium: Browser, authority: Authority) -> None:
     authority.interval = 0
     async with guarded(authority.identify) as agent:

@@ -278,8 +278,11 @@ async def test_one_of_several_processes_looks(
 ) -> None:
     shop = Shop(store, facilitator, node=True)
     await lost(shop, facilitator)
-    facilitator.node_away = False
     other = Shop(store, facilitator, node=True)
+    await looked_up(other)
+    facilitator.node_away = False
+    await looked_up(shop)
+    assert (shop.kinds, other.kinds, await open_payments(store)) == (["unsettled"], [], 1)
     await looked_up(other)
     assert (shop.kinds, other.kinds) == (["unsettled"], ["settled", "owed"])
     await looked_up(shop)

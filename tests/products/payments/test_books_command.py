@@ -22,6 +22,9 @@ from dragoman.server.gate_store import StoreOfGate
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
 from tests.harness.stores import database
+from tests.products.payments.loopback_facilitator import LoopbackFacilitator
+from tests.products.payments.test_books import looked_up, open_payments
+from tests.products.payments.test_crashes import Shop, delays  # noqa: F401
 
 KEY = new_key()
 RECORD = PaymentRecord(
@@ -148,6 +151,44 @@ async def test_a_refund(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     )
     _, out, _ = await run(capsys, "payments", "owed", "--json", "--store", url)
     assert json.loads(out) == []
+
+
+@pytest.mark.parametrize("how", ["--unused", "--transaction=0xab"])
+async def test_what_came_of_it(url: str, capsys: pytest.CaptureFixture[str], how: str) -> None:
+    resolve = ("payments", "resolve", "--store", url, how)
+    for task, why in (("t1", "not unsettled"), ("t4", "no payment"), ("t9", "no payment")):
+        status, _, err = await run(capsys, *resolve, task)
+        assert status == 2 and why in err
+    status, out, _ = await run(capsys, *resolve, "t2")
+    state = "unused" if how == "--unused" else "owed"
+    assert (status, out) == (0, f"recorded: 0.1 USDC of {RECORD.payer} is {state}\n")
+    _, out, _ = await run(capsys, "payments", "list", "--task", "t2", "--json", "--store", url)
+    (row,) = json.loads(out)
+    assert (row["state"], row["transaction"]) == (state, "" if state == "unused" else "0xab")
+    _, out, _ = await run(capsys, "payments", "unsettled", "--json", "--store", url)
+    assert json.loads(out) == []
+    status, _, err = await run(capsys, *resolve, "t2")
+    assert status == 2
+
+
+async def test_a_payment_that_can_still_be_carried_out(
+    facilitator: LoopbackFacilitator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = SqliteStore(tmp_path / "tasks.db", encryption=Encryption([KEY]))
+    await store.open()
+    shop = Shop(store, facilitator)
+    facilitator.trouble = ["lost"]
+    task = await shop.paid()
+    await shop.life()
+    place = ("--store", f"sqlite:///{tmp_path / 'tasks.db'}")
+    status, _, err = await run(capsys, "payments", "resolve", task, "--unused", *place)
+    assert status == 2 and "can still be carried out" in err
+    status, _, _ = await run(capsys, "payments", "resolve", task, "--transaction", "0xab", *place)
+    assert status == 0
+    # maintenance sees that, and asks nobody
+    await looked_up(shop)
+    assert (shop.kinds, await open_payments(store)) == (["unsettled", "settled", "owed"], 0)
+    await store.close()
 
 
 async def test_without_the_key(

@@ -14,15 +14,17 @@ import pytest
 from mcp import StdioServerParameters
 from msgspec.structs import replace
 
+from dragoman import App
 from dragoman.cli import main
 from dragoman.client import PAUSE_EXTENSIONS, Client
 from dragoman.payments import Price
 from dragoman.payments.ledger import Ledger
 from dragoman.payments.ledger_file import LedgerFile, load
 from dragoman.payments.networks import BASE_SEPOLIA_USDC as USDC
+from dragoman.security.card_keys import CardKey
 from tests.cli.terminal import Terminal
 from tests.harness.command import environment
-from tests.harness.server import served
+from tests.harness.server import served, serving
 from tests.products.mcp.clients import client, text
 from tests.products.payments.loopback_facilitator import KEY, PAYER, SHOP, loopback_facilitator
 from tests.products.payments.parts import Shop
@@ -133,6 +135,14 @@ async def test_receivers(selling: Selling, capsys: pytest.CaptureFixture[str]) -
     err = capsys.readouterr().err
     assert f"asks for 0.1 USDC to {SHOP}, and only {OTHER.lower()} may be paid" in err
     assert not selling.ledger.exists() and selling.shop.worked == []
+
+
+async def test_a_pinned_key_vouches_for_no_receiver(selling: Selling, capsys: Any) -> None:
+    file = selling.folder / "key.pem"
+    file.write_bytes(CardKey.generate().pem())
+    async with serving(App(selling.shop.agent, card_keys=(str(file),))) as url:
+        assert await command("send", url, "x", "--pin", *PAY) == 5
+    assert "the receiver is not known" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("answer", ["y", "n"])

@@ -21,7 +21,6 @@ from crewai.events.types.tool_usage_events import ToolUsageFinishedEvent, ToolUs
 from crewai.flow import Flow
 from crewai.flow.flow_definition import FlowDefinition
 from msgspec import Struct
-from msgspec.structs import replace
 from pydantic import BaseModel
 
 from dragoman import Agent, UserError
@@ -75,8 +74,6 @@ def ask(question: str) -> str:
 class State(Struct):
     """What a run passes on: to the next run of the same turn, and to the next task."""
 
-    number: int = 0
-    """The number of the run in its turn."""
     messages: list[dict[str, str]] = []
     """What was said in earlier tasks."""
     calls: dict[str, Any] = {}
@@ -88,7 +85,7 @@ class CrewAI:
     """See `bridge.Framework`."""
 
     package = "crewai"
-    logs_steps = True
+    logs_steps = False  # a run is a step, with its calls inside
 
     def __init__(
         self, agent: Kind, approve: Iterable[str] = (), output: type[BaseModel] | None = None
@@ -108,17 +105,6 @@ class CrewAI:
     async def run(self, run: Run) -> Outcome:
         """Run the agent until it ends or asks."""
         saved = run.load(_decoded) or State()
-        number = saved.number + 1 if run.answers else 0
-
-        async def once() -> Outcome:
-            outcome = await self._run(run, saved, number)
-            return replace(outcome, state=run.pack(outcome.state))
-
-        found: Outcome = await run.turn.step(f"run:{number}", once, returns=Outcome)
-        return replace(found, state=run.unpack(found.state))
-
-    async def _run(self, run: Run, saved: State, number: int) -> Outcome:
-        """One run, whose calls are steps."""
         known = saved if run.answers else State()
         answers = known.answers | {each.id: said(each) for each in run.answers}
         calls = Calls(run, known.calls, answers)
@@ -132,7 +118,7 @@ class CrewAI:
             lambda: self._work(log, calls, messages, given, files), report.event
         )
         if ended.question is not None:
-            state = State(number, saved.messages, calls.known, answers)
+            state = State(saved.messages, calls.known, answers)
             packed = msgspec.json.encode(state)
             if len(run.pack(packed)) > LIMIT:
                 raise UserError("The crew cannot wait for an answer: it has done too much")

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, Unpack
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from workflows import Context, Workflow
 from workflows.context.state_store import UnserializableKeyWarning
 from workflows.events import (
@@ -46,7 +47,7 @@ from dragoman.bridges.llamaindex.messages import (
     start_event,
 )
 from dragoman.bridges.llamaindex.steps import BARRIER, Barrier, RunningWorkflow, with_barrier
-from dragoman.bridges.saved_state import LIMIT, without_gone
+from dragoman.bridges.saved_state import LIMIT, change, changed, without_gone
 
 __all__ = ["serve"]
 
@@ -126,9 +127,9 @@ class LlamaIndex:
         live: list[RunningWorkflow] = []
         try:
             while True:
-                place = await run.turn.step(
-                    "workflow", self._advance, run, live, place, returns=Place
-                )
+                before = run.pack(place.state)
+                found = await run.turn.step("workflow", self._step, run, live, place, returns=Place)
+                place = replace(found, state=run.unpack(changed(before, found.state)))
                 if place.ended or place.questions:
                     break
         finally:
@@ -155,6 +156,11 @@ class LlamaIndex:
             kind = import_module(f"{CORE}.llms").ChatMessage
             messages = [kind.model_validate(message) for message in messages]
         return Context.from_dict(self._workflow, saved["context"]), messages
+
+    async def _step(self, run: Run, live: list[RunningWorkflow], place: Place) -> Place:
+        """Go on. The log gets what is new in the state."""
+        found = await self._advance(run, live, place)
+        return replace(found, state=change(run.pack(place.state), run.pack(found.state)))
 
     async def _advance(self, run: Run, live: list[RunningWorkflow], place: Place) -> Place:
         """Go on, until something is to be logged: the next steps begin, it asks or it ends."""

@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import Any, TypeAlias, Unpack
 
 from msgspec import UNSET, Struct
-from msgspec.structs import replace
 from PIL import Image, UnidentifiedImageError
 from smolagents import (
     ActionStep,
@@ -76,7 +75,7 @@ class Smolagents:
     """See `bridge.Framework`."""
 
     package = "smolagents"
-    logs_steps = True
+    logs_steps = False  # a run is a step, with its calls inside
     output = None
 
     def __init__(self, agent: MultiStepAgent | Make, approve: Iterable[str] = ()) -> None:
@@ -90,16 +89,6 @@ class Smolagents:
     async def run(self, run: Run) -> Outcome:
         """Run the agent until it ends or asks."""
         saved = run.load(decoded) or State()
-
-        async def once() -> Outcome:
-            outcome = await self._run(run, saved)
-            return replace(outcome, state=run.pack(outcome.state))
-
-        found: Outcome = await run.turn.step("run", once, returns=Outcome)
-        return replace(found, state=run.unpack(found.state))
-
-    async def _run(self, run: Run, saved: State) -> Outcome:
-        """One run, whose calls are steps."""
         known = saved if run.answers else State()
         answers = known.answers | {each.id: (words_of(each), each.approved) for each in run.answers}
         calls = Calls(run, known.calls, answers)

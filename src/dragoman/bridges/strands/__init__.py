@@ -12,7 +12,6 @@ from typing import Any, TypeAlias, Unpack
 from weakref import WeakKeyDictionary
 
 from msgspec import UNSET
-from msgspec.structs import replace
 from pydantic import BaseModel
 from strands import Agent as StrandsAgent
 from strands import Snapshot
@@ -68,7 +67,7 @@ class Strands:
     """See `bridge.Framework`."""
 
     package = "strands-agents"
-    logs_steps = True
+    logs_steps = False  # a run is a step, with its calls inside: after it, no hook is called again
 
     def __init__(self, agent: StrandsAgent | Make, output: type[BaseModel] | None = None) -> None:
         self._agent = agent
@@ -87,17 +86,6 @@ class Strands:
         """Run the agent until it ends or asks."""
         saved = run.load(decoded)
         number = saved.app_data["run"] + 1 if saved is not None and run.answers else 0
-
-        async def once() -> Outcome:
-            outcome = await self._run(run, saved, number)
-            return replace(outcome, state=run.pack(outcome.state))
-
-        # after an answer, all of the run before it comes from the log: it calls no hook again
-        found: Outcome = await run.turn.step("run", once, returns=Outcome)
-        return replace(found, state=run.unpack(found.state))
-
-    async def _run(self, run: Run, saved: Snapshot | None, number: int) -> Outcome:
-        """One run, whose calls are steps."""
         prompt: Any = _responses(run.answers) if run.answers else content(run.parts)
         if isinstance(self._agent, StrandsAgent):
             agent, kept = copied(self._agent, saved or self._first), False

@@ -574,7 +574,7 @@ class MemoryStore:
             for entry in row.replays:
                 entry.event = stripped(entry.event)  # type: ignore[arg-type]
             row.finished = False
-            row.replays = []
+            row.replays = ()
         self._held.pop(row.id, None)
         if row.replied or row.state.terminal:
             self._waiting.pop(row.id, None)

@@ -368,7 +368,7 @@ class Transaction:
                     self.left = time.monotonic()
                 row.before, row.leased = row.version, row.lease
                 row.finished = False
-                row.replays = []
+                row.replays = ()
                 commits.append((row.id, row.head(), *self._written.get(row.id, ((), 0))))
         self._clear()
         if len(self._rows) > KEPT:

@@ -459,7 +459,7 @@ class Transaction:
                 replays += [
                     (row.key, item.number, bytearray(private_value(item))) for item in row.replays
                 ]
-                row.replays = []
+                row.replays = ()
             if row.finished:
                 finished.append((row.key,))
                 row.finished = False

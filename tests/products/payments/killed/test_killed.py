@@ -89,6 +89,7 @@ class Replica(Served):
     """A replica of the shop."""
 
     store = ""
+    ready = 120.0  # the machine may be busy with all that is started again
 
     def command(self) -> list[str]:
         """See `Served.command`."""
