@@ -16,7 +16,7 @@ import asyncpg
 import pytest
 
 from dragoman.model.caller import Caller
-from dragoman.model.events import CancelRequested, Received
+from dragoman.model.events import CancelRequested, Private, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import Message, Part, Role, Task, TaskState, TaskStatus
 from dragoman.stores.codec import encode, keep
@@ -38,6 +38,8 @@ FILE, DATABASE = "sqlite", "postgres"
 OTHER = "{" + '"config":{"id":"v","taskId":"t","url":"https://hook.example/"}' + "}"
 UNKNOWN = OTHER.replace('"v"', '"w"')[:-1] + ',"version":"7"}'
 UNSEALED = OTHER.replace('"v"', '"w"').replace('/"}', '/","token":"sealed:v1:x"}')
+FAR = 4e9
+"""A time in the year 2096."""
 GARBLED = "CAST(x'ff' AS TEXT)"
 """A text that is not UTF-8, which PostgreSQL refuses."""
 T = "WHERE id = 't'"
@@ -75,6 +77,11 @@ def of_context(name: str, value: str, words: str, only: str = "") -> Damage:
 def of_reservation(name: str, value: str, words: str, only: str = "") -> Damage:
     """A value of a reservation."""
     return Damage(f"reservation.{name}", f"UPDATE reservation SET {name} = {value}", words, only)
+
+
+def replayed(name: str, value: str, words: str) -> Damage:
+    """A value that is beside the log of task s, for its next replay."""
+    return Damage(f"replay_value.{name}", f"UPDATE replay_value SET {name} = {value}", words)
 
 
 NO_TASK = " has no task"
@@ -223,6 +230,11 @@ DAMAGES = [
     of_reservation("expires", "-5", "its time is not valid: -5"),
     of_reservation("expires", "9e999", "its time is not valid: inf", FILE),
     of_reservation("expires", "'NaN'", "its time is not valid: nan", DATABASE),
+    # -- what a replay needs
+    replayed("task", "9999", "the value beside entry 3 has no task"),
+    replayed("number", "1", "task s: a value is beside its log for entry 1, which has none"),
+    replayed("number", "9", "task s: the value of entry 3, which is beside its log, is missing"),
+    replayed("body", "x'7b'", "the value of entry 3, which is beside its log, cannot be read"),
     # -- receipts
     Damage("receipt.scope", "UPDATE receipt SET scope = 77", "belongs to another owner", FILE),
     Damage("receipt.agent", "UPDATE receipt SET agent = 'x'", "belongs to another owner", DATABASE),
@@ -282,7 +294,8 @@ NOTHING_TO_CHECK = {
 
 
 def filled(here: Path) -> None:
-    """A store with something in every column. Task t waits, e has ended, k was to be canceled."""
+    """A store with something in every column. Task t waits, e has ended, k was to be canceled, s
+    sleeps."""
     message = {"messageId": "m2", "contextId": "c", "taskId": "t", "role": "ROLE_USER"}
     at = "2026-01-31T12:00:00.000Z"
     second = {"message": {**message, "parts": [{"text": "x"}]}, "caller": {}, "at": at}
@@ -299,7 +312,11 @@ def filled(here: Path) -> None:
     canceled["canceled"] = canceled["entries"][1]["body"]["statusUpdate"]
     asked = json.loads(encode(CancelRequested(caller=Caller(), at=at)))
     canceled["entries"].insert(1, {"turn": 0, "kind": "cancel", "body": asked})
-    seed(here, line("e"), task, canceled, value(), reservation())
+    read = Private(kind="step", name="read", at=at, form=1, ordered=True, beside=True)
+    asleep = line("s", "WORKING", began=1, waits=1, due=FAR, format=2)
+    asleep["entries"].append({"turn": 1, "kind": "private", "body": json.loads(encode(read))})
+    asleep["replay_values"] = [{"number": 3, "value": {"likes": "tea"}}]
+    seed(here, line("e"), task, canceled, asleep, value(), reservation())
     first = Received(
         message=Message(
             message_id="m",
@@ -332,7 +349,7 @@ def change(here: Path, sql: str) -> None:
 
 TABLES = (
     *("about", "task", "entry", "snapshot", "receipt", "line", "tally", "message"),
-    *("context_value", "reservation"),
+    *("context_value", "reservation", "replay_value"),
 )
 _files: list[bytes] = []
 _databases: list[str] = []

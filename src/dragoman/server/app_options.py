@@ -62,4 +62,5 @@ class AppOptions(TypedDict, total=False):
     audit: bool
     fleet: bool
     console: Literal["auto", "on", "off"]
+    console_client_id: str
     agent_page: bool

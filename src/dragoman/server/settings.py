@@ -317,7 +317,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     console_client_id: str = setting(
         "",
         "the client id of the console at the authorization server, with which operators log in "
-        "there (OAuth with a code); empty lets them type it",
+        "there (OAuth with a code)",
+        unset="operators type it",
     )
     agent_page: bool = setting(
         True, "`dragoman serve` shows browsers a page about the agents at / and /KEY/"

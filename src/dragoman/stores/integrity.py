@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
 from dragoman.dialects.versions import SUPPORTED
 from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, fold
@@ -103,8 +105,8 @@ class Beside(NamedTuple):
     stubs: Sequence[Stub] = ()
     messages: Sequence[tuple[int, str]] = ()
     """The messages of its conversation: their numbers and times."""
-    replays: Sequence[int] = ()
-    """The entries whose values are beside the log."""
+    replays: Sequence[tuple[int, bytes]] = ()
+    """The entries whose values are beside the log, and these values."""
 
 
 def log(
@@ -270,16 +272,24 @@ def _messages(messages: Sequence[tuple[int, str]], found: Sequence[Entry]) -> It
             yield f"message {number} of its conversation has another time in its log"
 
 
-def _replays(row: SqlHead, found: Sequence[Entry], numbers: Sequence[int]) -> Iterator[str]:
+def _replays(
+    row: SqlHead, found: Sequence[Entry], replays: Sequence[tuple[int, bytes]]
+) -> Iterator[str]:
     """Check that what a replay of the present turn needs is there, and nothing else."""
     own = {e.number for e in found if isinstance(e.event, Private) and e.event.beside}
-    for number in sorted(set(numbers) - own):
+    stored = {number for number, _ in replays}
+    for number in sorted(stored - own):
         yield f"a value is beside its log for entry {number}, which has none"
-    if row.ended and numbers:
+    for number, body in replays:
+        try:
+            msgspec.json.decode(body)
+        except DECODING:
+            yield f"the value of entry {number}, which is beside its log, cannot be read"
+    if row.ended and replays:
         yield "it has ended, but values are still beside its log"
     elif row.began or row.reading:
         needed = {e.number for e in found if e.number in own and e.turn >= (row.began or row.turn)}
-        for number in sorted(needed - set(numbers)):
+        for number in sorted(needed - stored):
             yield f"the value of entry {number}, which is beside its log, is missing"
 
 

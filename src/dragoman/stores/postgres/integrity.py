@@ -130,11 +130,11 @@ async def _beside(db: Any, keys: list[int]) -> dict[int, Beside]:
         "SELECT task, number, at FROM message WHERE task = ANY($1)", keys
     ):
         messages[task].append(tuple(message))
-    replays: dict[int, list[int]] = {key: [] for key in keys}
-    for task, number in await db.fetch(
-        "SELECT task, number FROM replay_value WHERE task = ANY($1)", keys
+    replays: dict[int, list[tuple[int, bytes]]] = {key: [] for key in keys}
+    for task, number, body in await db.fetch(
+        "SELECT task, number, body FROM replay_value WHERE task = ANY($1)", keys
     ):
-        replays[task].append(number)
+        replays[task].append((number, body))
     return {
         key: Beside(snapshots.get(key), lines[key], stubs[key], messages[key], replays[key])
         for key in keys

@@ -130,10 +130,7 @@ def _beside(db: sqlite3.Connection, key: int) -> Beside:
         [CursorRow(named(id), *rest) for id, *rest in lines],
         [Stub(named(name), *rest) for name, *rest in stubs],
         fetch(db, "SELECT number, at FROM message WHERE task = ?", (key,)),
-        [
-            number
-            for (number,) in fetch(db, "SELECT number FROM replay_value WHERE task = ?", (key,))
-        ],
+        fetch(db, "SELECT number, body FROM replay_value WHERE task = ?", (key,)),
     )
 
 
