@@ -59,11 +59,13 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[Any]:
-    """Collect the tests without the garbage collector, which would only look at what stays."""
+    """Collect the tests without the garbage collector, which would only look at what stays; nor
+    does it look at the tests later, which would be most of its work each time."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

@@ -133,7 +133,7 @@ async def test_what_holds_for_every_caller_holds_here() -> None:
 
 
 async def test_an_expired_caller_is_refused_and_its_stream_ends() -> None:
-    app = App(office(), auth=[AUTH])
+    app = App(office(), auth=[AUTH], drain_timeout=0.1)
     soon = replace(CALLERS["ann-token"], expires=time.time() + 1.5)
     async with app, Client.connect(app=app.for_caller(soon), attempts=1) as client:
         with pytest.raises(Unauthenticated, match="expired"):
@@ -236,7 +236,7 @@ async def test_signed_cards_reach_their_own_process() -> None:
 
 async def test_it_starts_the_application_and_refuses_after_its_end() -> None:
     app = App(office())
-    async with Client.connect(app=app.for_caller(Caller())) as client:
+    async with Client.connect(app=app.for_caller(Caller()), attempts=1) as client:
         assert (await client.send("x", skill="who")).state is TaskState.COMPLETED
         await app.stop()
         with pytest.raises(A2AError):

@@ -400,8 +400,11 @@ def _ledger(address: str, file: Path | None, store: str) -> LedgerPlace:
         return LedgerFile(file)
     if not store.startswith(("postgresql://", "postgres://")):
         raise ValueError("Wallet: store: expected postgresql://…")
-    from dragoman.payments.ledger_table import LedgerTable
-
+    try:
+        from dragoman.payments.ledger_table import LedgerTable
+    except ModuleNotFoundError:
+        install = "asyncpg is not installed: pip install 'dragoman[postgres]'"
+        raise ModuleNotFoundError(install, name="asyncpg") from None
     return LedgerTable(store, address)
 
 

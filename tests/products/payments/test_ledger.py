@@ -228,6 +228,13 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             wallet(tmp_path, **{"file": None, **wrong})
 
 
+def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "dragoman.payments.ledger_table")
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dragoman\[postgres\]'"):
+        wallet(tmp_path, file=None, store="postgresql://x")
+
+
 async def test_a_database_that_is_away(tmp_path: Path) -> None:
     away = "postgresql://me:password@127.0.0.1:9/x"
     with pytest.raises(LedgerUnavailable, match="the wallet's database cannot be used") as error:

@@ -242,7 +242,9 @@ async def test_a_day_later(tmp_path: Path) -> None:
     await paying.answer(paused(task="a"))
     found = load(paying.file)
     found.payments[0].at -= 24 * 3600 + 1
+    assert (await paying.limits()).counted == ("0.1 TEST",)
     paying.file.write_bytes(msgspec.json.encode(found))
+    assert (await paying.limits()).counted == ()
     assert await paying.answer(paused(task="b")) is not None
 
 
