@@ -36,7 +36,9 @@ NEEDS = {
     "dragoman.cli.server": "uvicorn",
     "dragoman.client.grpc": "grpc",
     "dragoman.client.wire_trace": "aiohttp",
+    "dragoman.demo.guide": "eth_account",
     "dragoman.dialects.protobuf": "google",
+    "dragoman.payments.ledger_table": "asyncpg",
     "dragoman.stores.postgres": "asyncpg",
 }
 """The modules that are only there for an extra, and what they miss without it."""

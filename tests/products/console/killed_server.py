@@ -19,8 +19,14 @@ WORDS = 40
 """How many chunks a story has."""
 
 
-def story() -> Agent:
-    """An agent that tells a story slowly, and after a crash again from its beginning."""
+MIDDLE = 19
+"""The chunk at which it waits until it is killed."""
+END = "end"
+"""The file in the folder that lets it go on."""
+
+
+def story(folder: Path) -> Agent:
+    """An agent that tells half of a story, and after a crash again from its beginning."""
     agent = Agent("Story", description="Tells stories.", version="1", key="story", retries=20)
 
     @agent.skill
@@ -31,14 +37,15 @@ def story() -> Agent:
             return
         for index in range(WORDS):
             yield turn.write(f"word{index} ", name="story")
-            await asyncio.sleep(0.04)
+            if index == MIDDLE and not (folder / END).exists():
+                await asyncio.Event().wait()
 
     return agent
 
 
 async def main(folder: Path, port: int) -> None:
     """Serve until the process is killed."""
-    app = App(story(), store=stored(folder), lease=0.6, poll=0.2)
+    app = App(story(folder), store=stored(folder), lease=0.6, poll=0.2)
     async with consoled(app, port=port) as running:
         print(running.fresh(), flush=True)  # noqa: T201
         await asyncio.Event().wait()

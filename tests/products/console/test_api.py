@@ -144,7 +144,9 @@ async def test_a_request_after_the_console_was_closed(
             assert {answer.status_code for answer in await asking} <= {200, 503}
             assert (await http.get(f"/console/api/tasks/{task['id']}")).status_code == 200
     assert threads() == []
-    assert [each for each in caplog.records if each.levelname in ("ERROR", "WARNING")] == []
+    bad = [each.getMessage() for each in caplog.records if each.levelname in ("ERROR", "WARNING")]
+    # other tests of this process load libraries that raise it, which is logged at each start
+    assert [text for text in bad if not text.startswith("the recursion limit")] == []
 
 
 async def test_a_stream_ends_when_its_task_is_deleted(

@@ -26,6 +26,16 @@ DROP = """(files) => {
   for (const [name, text] of files) found.items.add(new File([text], name, {type: 'text/plain'}));
   return found;
 }"""
+AT_ONCE = """() => new MutationObserver(async (_, observer) => {
+  const field = document.querySelector('.composer textarea');
+  if (!field) return;
+  observer.disconnect();
+  field.value = 'hello';
+  field.dispatchEvent(new Event('input', {bubbles: true}));
+  for (let i = 0; i < 20; i++) await null;
+  field.form.requestSubmit();
+}).observe(document.body, {childList: true, subtree: true})"""
+"""Sends a message as soon as there is a field for it, before the page is drawn."""
 GATE = asyncio.Event()
 """Lets the tasks go on that wait."""
 
@@ -188,6 +198,15 @@ async def test_files_are_dropped_removed_and_sent(seen: Watched) -> None:
     async with page.expect_download() as download:
         await page.click(".result [aria-label='Save c.txt']")
     assert Path(await (await download.value).path()).read_text() == "x"
+
+
+async def test_a_message_that_is_sent_at_once_is_sent(seen: Watched, running: Running) -> None:
+    page: Any = seen.page
+    await page.goto(f"{running.url}/console/#/agents")
+    await page.wait_for_selector(".skills")
+    await page.evaluate(AT_ONCE)
+    await page.goto(f"{running.url}/console/#/chat/desk")
+    await page.wait_for_selector(".bubble.theirs:has-text('You said hello.')")
 
 
 async def test_conversations_are_kept_apart(seen: Watched, running: Running) -> None:

@@ -25,6 +25,10 @@ TREE = """() => [...document.querySelectorAll('[aria-label=Delegation] .place-li
 })"""
 
 
+ELSEWHERE = "Elsewhere <img src=x onerror=alert(1)>"
+"""The name of an agent that wants to be HTML."""
+
+
 class Offices:
     """An office that delegates to a helper of the same store, which asks an agent elsewhere."""
 
@@ -53,7 +57,7 @@ class Offices:
 
 def foreign() -> Agent:
     """An agent with a store of its own, which asks back."""
-    agent = Agent("Elsewhere", description="Asks.", key="elsewhere")
+    agent = Agent(ELSEWHERE, description="Asks.", key="elsewhere")
 
     @agent.handler
     async def handle(turn: Turn) -> AsyncIterator[Any]:
@@ -84,7 +88,7 @@ async def test_levels_of_this_store_and_of_another(tmp_path: Path) -> None:
         assert (helper["agent"], helper["state"]) == ("helper", "completed")
         assert helper["here"] and helper["over"] and "address" not in helper
         (remote,) = helper["below"]
-        assert (remote["agent"], remote["state"]) == ("Elsewhere", "input-required")
+        assert (remote["agent"], remote["state"]) == (ELSEWHERE, "input-required")
         assert remote["address"].startswith("http://127.0.0.1") and remote["seen"]
         assert "here" not in remote
 
@@ -170,10 +174,11 @@ async def test_the_page_draws_the_tree_and_opens_what_is_here(tmp_path: Path) ->
         mine, helper, remote = await page.evaluate(TREE)
         assert mine == [1, "office", "completed", ""]
         assert helper[:3] == [2, "helper", "completed"]
-        assert remote[:3] == [3, "Elsewhere", "input-required"]
+        assert remote[:3] == [3, ELSEWHERE, "input-required"]
         assert remote[3].startswith("http://127.0.0.1")
         await page.click("[aria-label=Delegation] a:has-text('helper')")
         await page.wait_for_selector("[aria-label=Delegation] .mine:has-text('helper')")
         shown = [each[:2] for each in await page.evaluate(TREE)]
-        assert shown == [[1, "office"], [2, "helper"], [3, "Elsewhere"]]
-        assert seen.errors == []
+        assert shown == [[1, "office"], [2, "helper"], [3, ELSEWHERE]]
+        assert (seen.errors, seen.dialogs) == ([], [])
+        assert await page.locator("img").count() == 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.products.console.browser import FULL, needs_browser, watched
-from tests.products.console.killed_server import WORDS, killed_server
+from tests.products.console.killed_server import END, MIDDLE, WORDS, killed_server
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -46,8 +46,9 @@ async def test_chat_task_and_table_go_on_where_they_were(chromium: Browser, tmp_
         log = await chat.wait_for_selector(".task-line a")
         await page.goto(f"{server.url}/console/{await log.get_attribute('href')}")
         for kill in range(KILLS):
-            await chat.wait_for_selector(f".bubble.artifact:has-text('word{3 + kill} ')")
-            await page.wait_for_selector(f".entry.artifact:has-text('word{3 + kill} ')")
+            await chat.wait_for_selector(f".bubble.artifact:has-text('word{MIDDLE} ')")
+            told = page.locator(f".entry.artifact:has-text('word{MIDDLE} ')")
+            await told.nth(kill).wait_for()  # it has begun again
             await server.kill()
             for each in (chat, page, table, other):
                 await each.wait_for_selector(".offline:has-text('The server does not answer')")
@@ -55,6 +56,8 @@ async def test_chat_task_and_table_go_on_where_they_were(chromium: Browser, tmp_
                 await other.fill(".composer textarea", "ask")
                 await other.keyboard.press("Enter")
                 await other.wait_for_selector(".bubble.mine:has-text('ask')")
+            if kill == KILLS - 1:
+                (tmp_path / END).touch()
             await server.start()
             for each in (chat, page, table, other):
                 await each.wait_for_selector(".offline", state="detached")

@@ -71,7 +71,8 @@ function Conversation({ agent: about, route, session, reload, onOnline }) {
   }, [about.key]);
 
   useEffect(() => {
-    if (context === shown.current.context && (tasks.length || replies.length)) return;
+    // a message may have been sent before the page was drawn
+    if (context === shown.current.context && (tasks.length || replies.length || running.current.size)) return;
     stopAll();
     const here = (shown.current = { context });
     setTasks([]);
