@@ -7,9 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import httpx
 import pytest
 
 from tests.harness import trust
+from tests.harness.forks import COMMAND, SERVERS
 from tests.harness.trust import trusted
 
 AGENTS = '''
@@ -90,7 +92,31 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(here: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
+    """Run the command to its end, in a forked process."""
+    with ExitStack() as stack:
+        out, err = (stack.enter_context(tempfile.TemporaryFile("w+b")) for _ in range(2))
+        process = SERVERS.start(
+            *(COMMAND, *arguments),
+            folder=here,
+            environment=environment(**env),
+            stdout=out.fileno(),
+            stderr=err.fileno(),
+        )
+        try:
+            status = process.wait(30)
+        except TimeoutError:
+            process.kill()
+            process.wait()
+            raise
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read().decode())
+        return subprocess.CompletedProcess(arguments, status, *said)
+
+
+def run_anew(here: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end, in a new interpreter."""
     return subprocess.run(
         [sys.executable, "-m", "dragoman", *arguments],
         cwd=here,

@@ -174,14 +174,12 @@ async def test_work_ends_before_the_authorization_does(
     shop = After(store, facilitator, how="waits")
     id = await shop.paid()  # the authorization lives 300 seconds
     now = time.time
-    began = now()
     monkeypatch.setattr(
         "dragoman.payments.collection.time.time", lambda: now() + 300 - SETTLE_TIME - 1.1
     )
     monkeypatch.setattr("dragoman.payments.collection.LEAST", 0)
     async with asyncio.timeout(20):
         await shop.life()
-    assert now() - began < 15
     task = await shop.task(id)
     assert (task.status.state, texts(task)) == (TaskState.FAILED, [])
     assert nothing(shop, facilitator)
