@@ -23,7 +23,8 @@ async def record(payment: PaymentRecord) -> None:
 
 
 url = os.environ.get("FACILITATOR", "https://x402.org/facilitator")
-merchant = Merchant(Facilitator(url, allow=["127.0.0.1"]), record=record)
+facilitator = Facilitator(url, allow=["127.0.0.1"])
+merchant = Merchant(facilitator, record=record)
 
 
 def by_length(turn: Turn) -> Price | None:

@@ -138,7 +138,7 @@ async def test_selling_and_test_buying(
 ) -> None:
     monkeypatch.setenv("WALLET_KEY", "0x" + "11" * 32)
     with PlayFacilitator() as facilitator:
-        monkeypatch.setattr(selling.merchant.facilitators[0], "url", facilitator.url)
+        monkeypatch.setattr(selling.facilitator, "url", facilitator.url)
         async with serving(App(selling.agent)) as url, Client.connect(url) as client:
             assert (await client.send("Hello")).text.startswith("Say whether")
             assert (await client.send(" ", skill="analyze")).text == "0 words"

@@ -19,7 +19,7 @@ from dragoman.cli.terminal_format import json_text, plain, size, word
 from dragoman.dialects import v1_0
 from dragoman.model.errors import A2AError
 from dragoman.model.events import Reply
-from dragoman.model.pauses import pause_of
+from dragoman.model.pauses import marks, pause_of
 from dragoman.model.types import (
     Artifact,
     Message,
@@ -86,12 +86,20 @@ class Screen:
         message = status.message
         if status.state.settled and not self._brief:
             self.end_line()
-            said = message.parts if message else ()
-            self.parts(() if _is_price(status) else said)
+            if message is not None and not _is_price(status):
+                self._last(message)
             self.note(f"{state(status.state)} task {plain(task)}")
             return
         text = " ".join(self.words(part) for part in message.parts) if message else ""
         self.note(f"{state(status.state)} {text}".rstrip())
+
+    def _last(self, message: Message) -> None:
+        """Print the last message of a task. What came of a payment is no part of the answer, if
+        that was printed."""
+        if self._artifact and marks(message):
+            self.note(" ".join(self.words(part) for part in message.parts))
+        else:
+            self.parts(message.parts)
 
     # -- results
 
@@ -107,7 +115,7 @@ class Screen:
                 self._chunk(artifact, append=False)
             self.end_line()
             if message is not None and task.status.state.settled:
-                self.parts(message.parts)
+                self._last(message)
         elif not unpaid(result):
             self.parts(result.parts)
         if task is not None:

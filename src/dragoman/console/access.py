@@ -96,7 +96,7 @@ class Access:
         key = await request.scope["dragoman.app"].secret(KEY)
         found = read_cookie(request.headers, origin, key)
         if found is not None:
-            return found if self._still(found, request) else None
+            return found if self.allows(found.operator, request) else None
         if not self.open or b"cookie" in request.headers:
             return None
         try:  # a program that sends its credential with each request
@@ -105,8 +105,9 @@ class Access:
             return None
         return start(Operator(caller=caller), origin) if may_see(caller) else None
 
-    def _still(self, session: Session, request: Request) -> bool:
-        if session.operator.local:
+    def allows(self, operator: Operator, request: Request) -> bool:
+        """Whether somebody who has logged in may come with this request."""
+        if operator.local:
             return self.token is not None and local(request)
         return self.open
 

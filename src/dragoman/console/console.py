@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,8 @@ KINDS = {
     ".txt": "text/plain; charset=utf-8",
 }
 REFUSED = "This is not accepted. The console needs a caller with the scope operator."
+REFUSED_CALLER = "The server does not accept these credentials."
+CHAT = "/console/#/chat"
 _FILE = re.compile(r"(?:vendor/)?[a-z0-9_]+\.(?:css|js|svg|txt)")
 _CALL = re.compile(r"/console/agents/([^/]+)(/.*)?")
 
@@ -129,7 +132,7 @@ class Console:
             await self.source.close()
 
     async def _serve(self, request: Request, send: Any) -> bool:
-        if request.path == FROM_SERVER and request.method == "GET" and self.access.open:
+        if request.path == FROM_SERVER and request.method == "GET":
             back = await self._from_server(request)
             if back is None:
                 return False
@@ -174,17 +177,15 @@ class Console:
         return None
 
     async def _log_in_page(self, request: Request, failed: str = "") -> Response:
-        schemes = await self.source.schemes(request)
-        return pages.log_in(schemes, failed=failed, client=self._client_id)
+        schemes, ways = await self.source.schemes(request), await self.source.ways(request)
+        return pages.log_in(schemes, ways, failed=failed, client=self._client_id)
 
     async def _log_in(self, request: Request, given: Mapping[str, str]) -> Response:
         """Log in with what a person has typed."""
         schemes = await self.source.schemes(request)
         if given.get("client", "").strip() and isinstance(self.source, ServedAgents):
-            card = await self.source.card(request)
             try:
-                name, client = given.get("scheme", ""), given["client"]
-                return await self._at_server.begin(request, card, name, client)
+                return pages.forward(*await self._begin_at_server(request, given))
             except ConsoleError as error:
                 return await self._log_in_page(request, str(error))
         credentials = pages.credentials(schemes, given)
@@ -193,20 +194,37 @@ class Console:
             return await self._log_in_page(request, REFUSED)
         return await self._begin(request, Operator(caller=caller))
 
+    async def _begin_at_server(
+        self, request: Request, given: Mapping[str, str], operator: Operator | None = None
+    ) -> tuple[str, dict[str, str]]:
+        assert isinstance(self.source, ServedAgents)
+        card = await self.source.card(request)
+        name, client = given.get("scheme", ""), given["client"]
+        return await self._at_server.begin(request, card, name, client, operator)
+
     async def _from_server(self, request: Request) -> Response | None:
         """Answer a browser that comes from an authorization server; None for any other."""
         begun = await self._at_server.begun(request)
         if begun is None or not isinstance(self.source, ServedAgents):
             return None
+        who = begun.operator
+        if not (self.access.open if who is None else self.access.allows(who, request)):
+            return None
         try:
             card = await self.source.card(request)
-            caller = await log_in(request, await self._at_server.finish(request, card, begun))
+            credentials = await self._at_server.finish(request, card, begun)
+            caller = await log_in(request, credentials, operator=who is None or not who.local)
+            failed = "" if caller else REFUSED if who is None else REFUSED_CALLER
         except ConsoleError as error:
-            return await self._log_in_page(request, str(error))
+            caller, failed = None, str(error)
         if caller is None:
-            return await self._log_in_page(request, REFUSED)
-        started = await self._begin(request, Operator(caller=caller))
-        return pages.logged_in({"set-cookie": started.headers["set-cookie"]})
+            if who is None:
+                return await self._log_in_page(request, failed)
+            return pages.told(failed, 401, to=CHAT)
+        if who is None:
+            started = await self._begin(request, Operator(caller=caller))
+            return pages.logged_in({"set-cookie": started.headers["set-cookie"]})
+        return pages.logged_in(await self._changed(request, who, caller), CHAT)
 
     async def _begin(self, request: Request, operator: Operator) -> Response:
         """Start a session, and lead to an address without secrets."""
@@ -227,7 +245,7 @@ class Console:
                 return Response(b"", 303, "text/plain", {"location": "/console/"})
             return _static("index.html")
         if path.startswith("/console/static/") and request.method in ("GET", "HEAD"):
-            return _static(path.removeprefix("/console/static/"))
+            return _static(path.removeprefix("/console/static/"), request.header(b"if-none-match"))
         if path == "/console/api/logout" and request.method == "POST":
             if not request.header(ACTION_HEADER):
                 raise Forbidden("this needs the header X-Dragoman-Console")
@@ -262,17 +280,26 @@ class Console:
         if isinstance(self.source, RemoteAgent):
             await self.source.log_in(request, given, schemes)
             return Response({})
+        if given.get("client", "").strip() and isinstance(self.source, ServedAgents):
+            url, headers = await self._begin_at_server(request, given, operator)
+            return Response({"url": url}, headers=headers)
         credentials = pages.credentials(schemes, given)
         if credentials is None:
             raise ConsoleError("the credentials are not complete")
         caller = await log_in(request, credentials, operator=not operator.local)
         if caller is None:
-            raise ConsoleError("the server does not accept these credentials", 401)
+            raise ConsoleError(REFUSED_CALLER, 401)
+        return Response({}, headers=await self._changed(request, operator, caller))
+
+    async def _changed(
+        self, request: Request, operator: Operator, caller: Caller
+    ) -> dict[str, str]:
+        """The headers that give the session of an operator another caller for the chat."""
         changed = msgspec.structs.replace(operator, caller=caller)
         self.audit(changed, "caller")
         session = start(changed, origin_of(request))
         key = await request.scope["dragoman.app"].secret(KEY)
-        return Response({}, headers={"set-cookie": set_cookie(session, key)})
+        return {"set-cookie": set_cookie(session, key)}
 
     async def _call(
         self, request: Request, operator: Operator, key: str, rest: str, send: Any
@@ -303,6 +330,8 @@ class Console:
             poll=self.poll,
             agents=self.source.names(),
             schemes=schemes,
+            ways=await self.source.ways(request),
+            client=self._client_id,
         )
 
     async def redrive(self, operator: Operator, task: str, webhook: str) -> int:
@@ -348,11 +377,19 @@ class Console:
         self._app.audit(operator.acting, event, **about)
 
 
-def _static(name: str) -> Response:
-    """A file of the page."""
+def _static(name: str, known: str = "") -> Response:
+    """A file of the page. A browser may keep it, and asks each time whether it is still `known`;
+    the page itself is not kept."""
     if name != "index.html" and not _FILE.fullmatch(name):
         raise NotFound("the console has no such file")
     path = STATIC / name
     if not path.is_file():
         raise NotFound("the console has no such file")
-    return Response(path.read_bytes(), kind=KINDS[path.suffix])
+    content, kind = path.read_bytes(), KINDS[path.suffix]
+    if name == "index.html":
+        return Response(content, kind=kind)
+    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {"cache-control": "private, no-cache", "etag": tag}
+    if tag in (each.strip().removeprefix("W/") for each in known.split(",")):
+        return Response(b"", 304, kind, headers)
+    return Response(content, kind=kind, headers=headers)

@@ -30,7 +30,7 @@ SAFE = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""The headers of every response."""
+"""The headers of every response that does not say otherwise."""
 
 
 class ConsoleError(Exception):
@@ -156,7 +156,8 @@ async def respond(request: Request, send: Any, response: Response) -> None:
     if response.stream is None:
         value = response.value
         body = value if isinstance(value, bytes) else msgspec.json.encode(value)
-        headers["content-length"] = str(len(body))
+        if response.status != 304:
+            headers["content-length"] = str(len(body))
     raw = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
     await send({"type": "http.response.start", "status": response.status, "headers": raw})
     if response.stream is None or head:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dragoman.console.api import API
 from dragoman.console.http import NotFound, Request, Response, Route
 from dragoman.console.recorded_transport import summaries
 from dragoman.console.remote_agent import RemoteAgent
 from dragoman.console.session import Operator
-from dragoman.console.shapes import Shape
+from dragoman.console.shapes import CallOptions
 
 if TYPE_CHECKING:
     from dragoman.console.console import Console
-
-
-class CallOptions(Shape, frozen=True, forbid_unknown_fields=True):
-    """What is sent with each call."""
-
-    headers: Mapping[str, str]
-    extensions: Sequence[str]
-    metadata: Mapping[str, Any]
 
 
 def _remote(console: Console) -> RemoteAgent:
@@ -49,6 +40,11 @@ async def prompt(request: Request, console: Console, operator: Operator) -> Resp
     return Response(_remote(console).login.state)
 
 
+async def shown_options(request: Request, console: Console, operator: Operator) -> Response:
+    """The headers, extensions and metadata of each call."""
+    return Response(_remote(console).options)
+
+
 async def options(request: Request, console: Console, operator: Operator) -> Response:
     """Change the headers, extensions and metadata of each call."""
     given = await request.decode(CallOptions)
@@ -60,5 +56,6 @@ ROUTES: list[Route] = [
     Route("GET", f"{API}/wire", wire),
     Route("GET", f"{API}/wire/{{number}}", exchange),
     Route("GET", f"{API}/prompt", prompt),
+    Route("GET", f"{API}/options", shown_options),
     Route("POST", f"{API}/options", options),
 ]

@@ -20,10 +20,10 @@ from urllib.parse import urlencode
 from msgspec import Struct
 
 from dragoman.client import HTTPTransport, TransportRequest
-from dragoman.console import pages
 from dragoman.console.access import KEY, Credentials, origin_of
-from dragoman.console.http import ConsoleError, Request, Response
-from dragoman.console.session import ACT, ALL, SEE, cookie_name, opened, sealed
+from dragoman.console.http import ConsoleError, Request
+from dragoman.console.session import ACT, ALL, SEE, Operator, cookie_name, opened, sealed
+from dragoman.console.source import required_scopes
 
 PATH = "/console/login/code"
 """Where the browser comes back to."""
@@ -47,6 +47,8 @@ class Begun(Struct, frozen=True):
     state: str
     verifier: str
     ends: float
+    operator: Operator | None = None
+    """Who becomes a caller of the chat; None if an operator logs in to the console."""
 
 
 class Endpoints(Struct, frozen=True):
@@ -66,9 +68,15 @@ class OperatorLogin:
         """What servers of OpenID Connect say about themselves, and until when that is kept."""
 
     async def begin(
-        self, request: Request, card: Mapping[str, Any], name: str, client: str
-    ) -> Response:
-        """Lead the browser to the authorization server. Raises ConsoleError."""
+        self,
+        request: Request,
+        card: Mapping[str, Any],
+        name: str,
+        client: str,
+        operator: Operator | None = None,
+    ) -> tuple[str, dict[str, str]]:
+        """The URL to which the browser must go, and the headers to answer with. Raises
+        ConsoleError."""
         found = await self._endpoints(card, name)
         begun = Begun(
             scheme=name,
@@ -76,6 +84,7 @@ class OperatorLogin:
             state=secrets.token_urlsafe(24),
             verifier=secrets.token_urlsafe(48),
             ends=time.time() + AGE,
+            operator=operator,
         )
         digest = hashlib.sha256(begun.verifier.encode()).digest()
         query = {
@@ -87,14 +96,13 @@ class OperatorLogin:
             "code_challenge_method": "S256",
             "resource": request.scope["dragoman.url"],
         }
-        if scopes := _scopes(card, name, found.scopes):
+        own = () if operator is not None and operator.local else (SEE, ACT, ALL)
+        if scopes := _scopes(card, name, found.scopes, own):
             query["scope"] = " ".join(scopes)
         key = await request.scope["dragoman.app"].secret(KEY)
         joint = "&" if "?" in found.person else "?"
         cookie = _cookie(request, sealed(begun, key, PURPOSE))
-        server = "/".join(found.person.split("/")[:3])
-        url = f"{found.person}{joint}{urlencode(query)}"
-        return pages.forward(url, server, {"set-cookie": cookie})
+        return f"{found.person}{joint}{urlencode(query)}", {"set-cookie": cookie}
 
     async def begun(self, request: Request) -> Begun | None:
         """What the browser that comes back has begun; None if nothing."""
@@ -186,11 +194,10 @@ def _cookie(request: Request, value: str) -> str:
     )
 
 
-def _scopes(card: Mapping[str, Any], name: str, offered: Sequence[str]) -> list[str]:
-    """The scopes to ask for: what the agent requires, and those of the console that are offered."""
-    found: dict[str, None] = {}
-    for requirement in card.get("securityRequirements") or ():
-        wanted = (requirement.get("schemes") or {}).get(name) or {}
-        found |= dict.fromkeys(wanted.get("list") or ())
-    found |= dict.fromkeys(each for each in ("openid", SEE, ACT, ALL) if each in offered)
+def _scopes(
+    card: Mapping[str, Any], name: str, offered: Sequence[str], own: Sequence[str]
+) -> list[str]:
+    """The scopes to ask for: what the agent requires, and the console's `own` that are offered."""
+    found = dict.fromkeys(required_scopes(card, name))
+    found |= dict.fromkeys(each for each in ("openid", *own) if each in offered)
     return list(found)

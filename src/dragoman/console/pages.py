@@ -63,10 +63,17 @@ def page(title: str, body: str, *, status: int = 200, headers: Mapping[str, str]
     return Response(text.encode("utf-8", "replace"), status, "text/html; charset=utf-8", more)
 
 
-def log_in(schemes: Sequence[SchemeView], *, failed: str = "", client: str = "") -> Response:
+def log_in(
+    schemes: Sequence[SchemeView],
+    ways: Sequence[Sequence[str]],
+    *,
+    failed: str = "",
+    client: str = "",
+) -> Response:
     """The page to log in. `client` is the console's client id at the authorization server."""
+    known = {each.name: each for each in schemes}
     told = f'<p class="bad" role="alert">{escape(failed)}</p>' if failed else ""
-    forms = "".join(form for each in schemes for form in _forms(each, client))
+    forms = "".join(form for way in ways for form in _forms([known[name] for name in way], client))
     if not forms:
         forms = "<p>The agents of this server have no scheme that works in a browser.</p>"
     return page(
@@ -77,74 +84,109 @@ def log_in(schemes: Sequence[SchemeView], *, failed: str = "", client: str = "")
     )
 
 
-def told(text: str, status: int = 200) -> Response:
-    """A page that says one thing."""
-    return page("Log in", f"<h1>Console</h1><p>{escape(text)}</p>", status=status)
+def told(text: str, status: int = 200, *, to: str = "") -> Response:
+    """A page that says one thing, and may lead to another page."""
+    link = f'<p><a href="{to}">Back to the console</a></p>' if to else ""
+    return page("Log in", f"<h1>Console</h1><p>{escape(text)}</p>{link}", status=status)
 
 
-def forward(url: str, server: str, headers: Mapping[str, str]) -> Response:
+def forward(url: str, headers: Mapping[str, str]) -> Response:
     """A page that leads to an authorization server. A form must not redirect to it."""
+    server = "/".join(url.split("/")[:3])
     link = escape(url, quote=True)
     text = f'<h1>Console</h1><p><a href="{link}">Log in at {escape(server)}</a></p>'
     return page("Log in", text, headers={"refresh": f"0; url={url}", **headers})
 
 
-def logged_in(headers: Mapping[str, str]) -> Response:
+def logged_in(headers: Mapping[str, str], to: str = "/console/") -> Response:
     """A page that leads to the console. A redirect would come from another site, and have no
     cookie."""
-    text = '<h1>Console</h1><p><a href="/console/">Go on to the console</a></p>'
-    return page("Logged in", text, headers={"refresh": "0; url=/console/", **headers})
+    text = f'<h1>Console</h1><p><a href="{to}">Go on to the console</a></p>'
+    return page("Logged in", text, headers={"refresh": f"0; url={to}", **headers})
 
 
-def _forms(scheme: SchemeView, client: str) -> Iterator[str]:
-    name = escape(scheme.name, quote=True)
+def _forms(way: Sequence[SchemeView], client: str) -> Iterator[str]:
+    if len(way) == 1 and way[0].kind == "oauth" and "code" in way[0].flows:
+        label = f"Log in at {way[0].server}"
+        yield _form(way, _field(way[0], "client", "Client id", "text", client), label)
+    if len(way) == 1:
+        yield _form(way, _typed(way[0]))
+    else:
+        yield _form(way, "".join(_typed(each, f":{each.name}") for each in way))
+
+
+def _typed(scheme: SchemeView, suffix: str = "") -> str:
+    """What a person types for a scheme. With several in a form, the names of fields have a
+    suffix."""
+    name = f"secret{suffix}"
     match scheme.kind:
         case "key":
-            yield _form(scheme, _field("secret", f"Key ({scheme.where} {scheme.field})", name))
+            return _field(scheme, name, f"Key ({scheme.where} {scheme.field})")
         case "bearer":
-            yield _form(scheme, _field("secret", "Token", name))
+            return _field(scheme, name, "Token")
         case "basic":
-            user = _field("user", "User", name, "text")
-            yield _form(scheme, user + _field("secret", "Password", name))
+            user = _field(scheme, f"user{suffix}", "User", "text")
+            return user + _field(scheme, name, "Password")
         case "certificate":
-            yield _form(scheme, "<p>The browser sends its certificate.</p>")
-        case "oauth":
-            if "code" in scheme.flows:
-                field = _field("client", "Client id", name, "text", client)
-                yield _form(scheme, field, f"Log in at {scheme.server}")
-            yield _form(scheme, _field("secret", "Access token that you have", name))
+            return "<p>The browser sends its certificate.</p>"
+        case _:
+            return _field(scheme, name, "Access token that you have")
 
 
-def _form(scheme: SchemeView, fields: str, button: str = "Log in") -> str:
-    name = escape(scheme.name, quote=True)
-    about = f"<p class=dim>{escape(scheme.description)}</p>" if scheme.description else ""
-    other = "" if name.lower() == scheme.title.lower() else f" <span class=dim>{name}</span>"
+def _form(way: Sequence[SchemeView], fields: str, button: str = "Log in") -> str:
+    title, about, names = [], "", ""
+    for each in way:
+        name = escape(each.name, quote=True)
+        other = "" if name.lower() == each.title.lower() else f" <span class=dim>{name}</span>"
+        title.append(f"{escape(each.title)}{other}")
+        about += f"<p class=dim>{escape(each.description)}</p>" if each.description else ""
+        names += f'<input type=hidden name=scheme value="{name}">'
     return (
-        f'<form class=card method=post action="/console/login"><h3>{escape(scheme.title)}{other}'
-        f"</h3>{about}"
-        f'<input type=hidden name=scheme value="{name}">{fields}'
-        f"<button>{escape(button)}</button></form>"
+        f'<form class=card method=post action="/console/login"><h3>{" and ".join(title)}</h3>'
+        f"{about}{names}{fields}<button>{escape(button)}</button></form>"
     )
 
 
-def _field(name: str, label: str, scheme: str, kind: str = "password", value: str = "") -> str:
+def _field(
+    scheme: SchemeView, name: str, label: str, kind: str = "password", value: str = ""
+) -> str:
     filled = f' value="{escape(value, quote=True)}"' if value else ""
+    id, field = escape(f"{scheme.name}-{name}", quote=True), escape(name, quote=True)
     return (
-        f'<label for="{scheme}-{name}">{escape(label)}</label><input id="{scheme}-{name}" '
-        f"name={name} type={kind}{filled} autocomplete=off required>"
+        f'<label for="{id}">{escape(label)}</label><input id="{id}" '
+        f'name="{field}" type={kind}{filled} autocomplete=off required>'
     )
 
 
 def filled(body: bytes) -> dict[str, str]:
-    """The fields of a filled form."""
-    return {name: text[-1] for name, text in parse_qs(body.decode("utf-8", "replace")).items()}
+    """The fields of a filled form. The names of several schemes are lines of one text."""
+    found = parse_qs(body.decode("utf-8", "replace"))
+    return {name: "\n".join(text) if name == "scheme" else text[-1] for name, text in found.items()}
 
 
 def credentials(schemes: Sequence[SchemeView], given: Mapping[str, str]) -> Credentials | None:
-    """The credentials that a person has typed; None if they are not valid."""
-    scheme = next((each for each in schemes if each.name == given.get("scheme")), None)
-    secret = given.get("secret", "").strip()
-    if scheme is None or not secret.isprintable():
+    """The credentials that a person has typed, for one scheme or for several together; None if
+    they are not valid."""
+    names = given.get("scheme", "").split("\n")
+    headers: dict[str, str] = {}
+    query: dict[str, str] = {}
+    for name in names:
+        scheme = next((each for each in schemes if each.name == name), None)
+        suffix = f":{name}" if len(names) > 1 else ""
+        secret, user = given.get(f"secret{suffix}", ""), given.get(f"user{suffix}", "")
+        found = _credentials(scheme, user, secret) if scheme is not None else None
+        if found is None:
+            return None
+        query |= found.query
+        for key, text in found.headers.items():
+            known = headers.get(key)
+            headers[key] = f"{known}; {text}" if known and key == "cookie" else text
+    return Credentials(headers, query)
+
+
+def _credentials(scheme: SchemeView, user: str, password: str) -> Credentials | None:
+    secret = password.strip()
+    if not secret.isprintable():
         return None
     match scheme.kind:
         case "key" if scheme.where == "query" and secret:
@@ -156,8 +198,7 @@ def credentials(schemes: Sequence[SchemeView], given: Mapping[str, str]) -> Cred
         case "bearer" | "oauth" if secret:
             return Credentials({"authorization": f"Bearer {secret}"})
         case "basic":
-            pair = f"{given.get('user', '')}:{given.get('secret', '')}"
-            encoded = b64encode(pair.encode("utf-8", "replace")).decode()
+            encoded = b64encode(f"{user}:{password}".encode("utf-8", "replace")).decode()
             return Credentials({"authorization": f"Basic {encoded}"})
         case "certificate":
             return Credentials()

@@ -17,6 +17,8 @@ from dragoman.client.credentials import masked
 from dragoman.client.grpc_json import grpc_json
 from dragoman.console.shapes import ExchangeSummary, ExchangeView
 
+HIDDEN = "***"
+"""What is shown instead of a secret."""
 KEPT = 200
 """How many exchanges are kept."""
 LONGEST = 100_000
@@ -96,7 +98,7 @@ class RecordedTransport:
     def _masked(self, headers: Mapping[str, str]) -> dict[str, str]:
         hidden = {*self._secrets, *self.fields}
         return {
-            name: "***" if _SECRET.search(name) or name.lower() in hidden else text
+            name: HIDDEN if _SECRET.search(name) or name.lower() in hidden else text
             for name, text in headers.items()
         }
 
@@ -105,7 +107,7 @@ class RecordedTransport:
         if not parts.query:
             return url
         pairs = [
-            (name, "***" if _SECRET.search(name) or name.lower() in self.fields else text)
+            (name, HIDDEN if _SECRET.search(name) or name.lower() in self.fields else text)
             for name, text in parse_qsl(parts.query, keep_blank_values=True)
         ]
         return urlunsplit(parts._replace(query=urlencode(pairs, safe="*")))

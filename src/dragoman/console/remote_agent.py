@@ -15,10 +15,10 @@ from dragoman.client import PAUSE_EXTENSIONS, Client, TokenProvider, Transport, 
 from dragoman.client.transport import origin
 from dragoman.conformance.card import check
 from dragoman.console.http import ConsoleError, Request, Response, respond
-from dragoman.console.recorded_transport import CALL, RecordedTransport
+from dragoman.console.recorded_transport import CALL, HIDDEN, RecordedTransport
 from dragoman.console.remote_login import RemoteLogin
 from dragoman.console.session import Operator
-from dragoman.console.shapes import AgentName, AgentView, FindingView, SchemeView
+from dragoman.console.shapes import AgentName, AgentView, CallOptions, FindingView, SchemeView
 from dragoman.console.source import schemes_of
 
 KEY = "agent"
@@ -163,6 +163,10 @@ class RemoteAgent:
             for each in schemes_of(self._card or {})
         ]
 
+    async def ways(self, request: Request) -> Sequence[Sequence[str]]:
+        """Each scheme alone: the credentials stay here until those of all are known."""
+        return [[each.name] for each in await self.schemes(request)]
+
     # -- what a person types
 
     async def log_in(
@@ -180,14 +184,28 @@ class RemoteAgent:
         """Make a call that changes nothing: for a task that does not exist."""
         await (await self.client()).task(str(uuid4())).get()
 
+    @property
+    def options(self) -> CallOptions:
+        """What is sent with each call. The values of headers may be secrets: they are hidden."""
+        return CallOptions(
+            headers=dict.fromkeys(self._headers, HIDDEN),
+            extensions=self._extensions,
+            metadata=self._metadata,
+        )
+
     async def change(
         self, headers: Mapping[str, str], extensions: Sequence[str], metadata: Mapping[str, Any]
     ) -> None:
-        """Send these headers, extensions and metadata from now on. Raises ConsoleError."""
+        """Send these headers, extensions and metadata from now on. A header with a hidden value
+        keeps the value that it has. Raises ConsoleError."""
         for name, text in headers.items():
             if not name.isascii() or not text.isprintable() or not name.isprintable():
                 raise ConsoleError(f"headers: {name[:40]!r} is not valid")
-        self._headers = {name.lower(): text for name, text in headers.items()}
+        known = self._headers
+        self._headers = {
+            name.lower(): known.get(name.lower(), text) if text == HIDDEN else text
+            for name, text in headers.items()
+        }
         self._extensions, self._metadata = tuple(extensions), dict(metadata)
         unfinished = self.login.state.state in ("trying", "waiting")
         if unfinished:

@@ -33,6 +33,10 @@ class SessionView(Shape, frozen=True, kw_only=True):
     poll: float = 1.0
     agents: Sequence[AgentName] = ()
     schemes: Sequence[SchemeView] = ()
+    ways: Sequence[Sequence[str]] = ()
+    """The ways to log in: the names of the schemes that are typed together."""
+    client: str = ""
+    """The console's client id at the authorization server."""
 
 
 class AgentName(Shape, frozen=True, kw_only=True):
@@ -328,6 +332,14 @@ class ExchangeSummary(Shape, frozen=True, kw_only=True):
     status: int = 0
     error: str = ""
     call: str = ""
+
+
+class CallOptions(Shape, frozen=True, forbid_unknown_fields=True):
+    """What the inspector sends with each call."""
+
+    headers: Mapping[str, str]
+    extensions: Sequence[str]
+    metadata: Mapping[str, Any]
 
 
 class PromptView(Shape, frozen=True, kw_only=True):

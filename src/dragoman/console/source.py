@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -41,7 +41,10 @@ class Source(Protocol):
         """The agents with their cards."""
 
     async def schemes(self, request: Request) -> Sequence[SchemeView]:
-        """The ways to log in."""
+        """What a person can log in with."""
+
+    async def ways(self, request: Request) -> Sequence[Sequence[str]]:
+        """The ways to log in: the names of the schemes that are typed together."""
 
     async def call(
         self, request: Request, operator: Operator, key: str, rest: str, send: Any
@@ -187,8 +190,12 @@ class ServedAgents:
         return found
 
     async def schemes(self, request: Request) -> Sequence[SchemeView]:
-        """The ways to log in, from the card of the first agent."""
+        """What a person can log in with, from the card of the first agent."""
         return schemes_of(await self.card(request))
+
+    async def ways(self, request: Request) -> Sequence[Sequence[str]]:
+        """The ways to log in, from the same card."""
+        return ways_of(await self.card(request))
 
 
 def schemes_of(card: Any) -> list[SchemeView]:
@@ -217,6 +224,30 @@ def schemes_of(card: Any) -> list[SchemeView]:
                 continue
         found.append(SchemeView(name=name, description=about.get("description", ""), **more))
     return found
+
+
+def ways_of(card: Any) -> list[list[str]]:
+    """The schemes that a card requires together, for each way to log in."""
+    known = [each.name for each in schemes_of(card)]
+    found: list[list[str]] = []
+    for requirement in card.get("securityRequirements") or ():
+        names = sorted(requirement.get("schemes") or (), key=_place(known))
+        if names and names not in found and set(names) <= set(known):
+            found.append(names)
+    return found or [[name] for name in known]
+
+
+def _place(known: Sequence[str]) -> Callable[[str], int]:
+    return lambda name: known.index(name) if name in known else len(known)
+
+
+def required_scopes(card: Any, name: str) -> list[str]:
+    """The scopes that a card requires with a scheme."""
+    found: dict[str, None] = {}
+    for requirement in card.get("securityRequirements") or ():
+        wanted = (requirement.get("schemes") or {}).get(name) or {}
+        found |= dict.fromkeys(map(str, wanted.get("list") or ()))
+    return list(found)
 
 
 FLOWS = {"authorizationCode": "code", "deviceCode": "device", "clientCredentials": "client"}

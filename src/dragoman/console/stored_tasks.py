@@ -35,6 +35,10 @@ class StoredTasks:
         """Nobody logs in."""
         return ()
 
+    async def ways(self, request: Request) -> Sequence[Sequence[str]]:
+        """Nobody logs in."""
+        return ()
+
     async def call(
         self, request: Request, operator: Operator, key: str, rest: str, send: Any
     ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.model.approvals import request_in
-from dragoman.model.types import Task, TaskState
+from dragoman.model.types import Message, Task, TaskState
 
 
 class MarkedKind(Struct, frozen=True):
@@ -46,6 +46,12 @@ class Pause(Struct, frozen=True):
         """Whether a person or a model can answer in words. If not, the pause is no question: show
         `text` as an error."""
         return all(self.kind != marked.name for marked in MARKED)
+
+
+def marks(message: Message) -> bool:
+    """Whether a message is about a pause that no words answer: it asks for something, or says what
+    came of it, such as a receipt."""
+    return any(marked.key in (message.metadata or {}) for marked in MARKED)
 
 
 def pause_of(task: Task) -> Pause | None:

@@ -57,11 +57,6 @@ class PaymentRecord(Struct, frozen=True, kw_only=True):
     """The Unix time at which the authorization ends."""
     at: float = 0.0
 
-    @property
-    def key(self) -> str:
-        """Its key in the books: the task, and the nonce of a payment."""
-        return f"{self.task}/{self.nonce}" if self.nonce else self.task
-
 
 class Refund(Struct, frozen=True):
     """A payment was paid back, wholly or in part."""
@@ -88,6 +83,11 @@ def space(kind: Kind) -> str:
     return f"x402.{kind}"
 
 
+def key_of(record: PaymentRecord) -> str:
+    """The key of a record in the books: the task, and the nonce of a payment."""
+    return f"{record.task}/{record.nonce}" if record.nonce else record.task
+
+
 # ---- the gate's side
 
 
@@ -107,34 +107,36 @@ class GateBooks:
         if record.kind == "offered":
             keep = OFFERS if keep is None else min(OFFERS, keep)
         body = msgspec.json.encode(record)
-        return await self._store.reserve(space(record.kind), record.key, body, keep=keep) == body
+        return (
+            await self._store.reserve(space(record.kind), key_of(record), body, keep=keep) == body
+        )
 
     async def find(self, kind: Kind, record: PaymentRecord) -> PaymentRecord | None:
         """Return the record of a kind for the same payment."""
-        async for one in self._store.reservations(space(kind), record.key):
-            if one.key == record.key:
+        async for one in self._store.reservations(space(kind), key_of(record)):
+            if one.key == key_of(record):
                 return _record(one.value)
         return None
 
     async def is_told(self, record: PaymentRecord) -> bool:
         """Whether the merchant's hook has had a record of this kind for the payment."""
-        key = f"{record.kind}/{record.key}"
+        key = f"{record.kind}/{key_of(record)}"
         return any([one.key == key async for one in self._store.reservations(TOLD, key)])
 
     async def tell(self, record: PaymentRecord) -> None:
         """Note that the hook has had it."""
         keep = max(record.expires - time.time(), 0.0) + NONCES
-        await self._store.reserve(TOLD, f"{record.kind}/{record.key}", b"", keep=keep)
+        await self._store.reserve(TOLD, f"{record.kind}/{key_of(record)}", b"", keep=keep)
 
     async def open(self, record: PaymentRecord) -> None:
         """Note that a payment is about to be sent."""
         keep = max(record.expires - time.time(), 0.0) + NONCES
         body = msgspec.json.encode(record)
-        await self._store.reserve(OPEN, f"{self.place}/{record.key}", body, keep=keep)
+        await self._store.reserve(OPEN, f"{self.place}/{key_of(record)}", body, keep=keep)
 
     async def close(self, record: PaymentRecord) -> None:
         """Note that nothing is left to do for a payment."""
-        await self._store.release(OPEN, f"{self.place}/{record.key}")
+        await self._store.release(OPEN, f"{self.place}/{key_of(record)}")
 
     async def all_open(self) -> AsyncIterator[PaymentRecord]:
         """Yield the open payments of the skill."""
@@ -181,18 +183,18 @@ class Books:
 
     def payments(self, task: str = "") -> Iterator[BookedPayment]:
         """Yield the payments that were sent, and what became of them, by task."""
-        refunds = {one.key: one for one in self.records("refunded", task)}
-        owed = {one.key for one in self.records("owed", task)}
+        refunds = {key_of(one): one for one in self.records("refunded", task)}
+        owed = {key_of(one) for one in self.records("owed", task)}
         both = (self.records("unsettled", task), self.records("settled", task))
-        for one in merge(*both, key=lambda one: one.key):
+        for one in merge(*both, key=key_of):
             state: Kind = one.kind
             if state == "settled":
-                state = "owed" if one.key in owed else state
+                state = "owed" if key_of(one) in owed else state
             elif self._has(one, "settled"):
                 continue
             elif self._has(one, "unused"):
                 state = "unused"
-            refund = refunds.get(one.key)
+            refund = refunds.get(key_of(one))
             yield BookedPayment(one, "refunded" if refund else state, refund)
 
     def refund(self, task: str, refund: Refund, *, nonce: str = "") -> PaymentRecord:
@@ -237,11 +239,11 @@ class Books:
     def _write(self, record: PaymentRecord) -> bool:
         body = msgspec.json.encode(record)
         place = space(record.kind)
-        return self._admin.reserve(place, record.key, body, keep=RETENTION) == body
+        return self._admin.reserve(place, key_of(record), body, keep=RETENTION) == body
 
     def _has(self, record: PaymentRecord, kind: Kind) -> bool:
-        found = self._admin.reservations(space(kind), record.key)
-        return any(one.key == record.key for one in found)
+        found = self._admin.reservations(space(kind), key_of(record))
+        return any(one.key == key_of(record) for one in found)
 
 
 def refunded(paid: PaymentRecord, refund: Refund, at: float) -> PaymentRecord:

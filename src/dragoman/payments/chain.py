@@ -36,7 +36,7 @@ class Chain:
             raise ValueError("Chain: the URL must start with https://")
         self._rpc, self._allow, self._timeout = rpc, tuple(allow), timeout
 
-    async def settled(self, required: Requirement, authorization: Authorization) -> Receipt | None:
+    async def _settled(self, required: Requirement, authorization: Authorization) -> Receipt | None:
         """Return the receipt of a payment: a success if its amount was transferred to its receiver,
         a failure if its time is over and nothing was transferred; None if neither is known. A nonce
         that was used is not enough: a payer can use it up without a transfer. Raises NoAnswer."""

@@ -21,6 +21,15 @@ class Refusal(Struct, frozen=True):
     reason: str
 
 
+def same(one: Requirement, other: Requirement) -> bool:
+    """Whether two ways to pay ask for the same payment."""
+    return (
+        (one.scheme, one.network, one.amount) == (other.scheme, other.network, other.amount)
+        and one.asset.lower() == other.asset.lower()
+        and one.pay_to.lower() == other.pay_to.lower()
+    )
+
+
 def compared(
     payload: Payload, offer: Offer, now: float, margin: float = MARGIN
 ) -> Requirement | Refusal:
@@ -42,7 +51,7 @@ def compared(
     ways = [one for one in ways if one.amount == signed.value]
     if not ways:
         return Refusal(PaymentError.INVALID_AMOUNT, "the payment is of another amount")
-    if payload.accepted is not None and not any(one.matches(payload.accepted) for one in ways):
+    if payload.accepted is not None and not any(same(payload.accepted, one) for one in ways):
         return Refusal(PaymentError.INVALID_AMOUNT, "the payment accepts another offer")
     if signed.valid_after > now:
         return Refusal(PaymentError.EXPIRED_PAYMENT, "the payment is not valid yet")

@@ -40,7 +40,7 @@ from dragoman.payments.objects import (
 from dragoman.payments.settlement import Settlement, submitted
 
 if TYPE_CHECKING:
-    from dragoman.payments.merchant import Merchant
+    from dragoman.payments.terms import Terms
 
 logger = logging.getLogger("dragoman.payments")
 
@@ -90,10 +90,8 @@ class Checked(Struct, frozen=True):
 class Collection:
     """The collection of one payment: asks, checks, has it settled."""
 
-    def __init__(
-        self, merchant: Merchant, turn: Turn, work: GatedWork, offer: Offer, uri: str
-    ) -> None:
-        self._merchant, self._turn, self._work = merchant, turn, work
+    def __init__(self, terms: Terms, turn: Turn, work: GatedWork, offer: Offer, uri: str) -> None:
+        self._terms, self._turn, self._work = terms, turn, work
         self._offer, self._uri = offer, uri
         self._receipts: list[Receipt] = []
         self._unknown = False
@@ -120,8 +118,8 @@ class Collection:
             signed, required = checked.authorization, checked.required
             record = payment_record(self._turn, self._work, signed, required)
             url = checked.facilitator
-            settlement = Settlement(self._merchant, url, self._turn, self._work, record)
-            if self._merchant.settle == "after":
+            settlement = Settlement(self._terms, url, self._turn, self._work, record)
+            if self._terms.settle == "after":
                 await self._work_first(settlement, signed, required)
                 return None
             payment = await self._settled(settlement, signed, required)
@@ -158,7 +156,7 @@ class Collection:
         receipt, record = await settlement.run(signed, required), settlement.record
         if receipt is None:
             self._unknown = True
-            await note(self._merchant, self._turn, self._work, record, "unsettled")
+            await note(self._terms, self._turn, self._work, record, "unsettled")
             text = "It is not known whether the payment was carried out, so there is no result"
             await self._fail(PaymentError.SETTLEMENT_FAILED, text)
             return None
@@ -166,7 +164,7 @@ class Collection:
         if not receipt.success:
             return None
         record = replace(record, transaction=receipt.transaction)
-        await note(self._merchant, self._turn, self._work, record, "settled")
+        await note(self._terms, self._turn, self._work, record, "settled")
         version, text = self._offer.version, in_words(required)
         return Payment(tuple(self._receipts), record, text, self._uri, version)
 
@@ -184,7 +182,7 @@ class Collection:
         """Check a payment; again, after the first two pauses, if the facilitator is away."""
         check = partial(self._check, said)
         checked = await self._turn.step("x402.verify", check, returns=Checked)
-        for pause in self._merchant.settle_pauses[:2]:
+        for pause in self._terms.settle_pauses[:2]:
             if not checked.silent:
                 break
             await self._turn.sleep(pause)
@@ -207,13 +205,13 @@ class Collection:
         except MalformedObject as error:
             return refused(PaymentError.INVALID_SIGNATURE, str(error))
         # to recover the signer takes milliseconds
-        margin = LEAST if self._merchant.settle == "after" else MARGIN
+        margin = LEAST if self._terms.settle == "after" else MARGIN
         found = await asyncio.to_thread(compared, payload, self._offer, time.time(), margin)
         if isinstance(found, Refusal):
             return refused(found.error, found.reason)
-        for facilitator in self._merchant.facilitators:
+        for facilitator in self._terms.facilitators:
             try:
-                verdict = await facilitator.verify(payload, found)
+                verdict = await facilitator._verify(payload, found)
             except NoAnswer as error:
                 silence = str(error)
                 continue
@@ -291,11 +289,11 @@ def payment_record(
 
 
 async def note(
-    merchant: Merchant, turn: Turn, work: GatedWork, record: PaymentRecord, kind: Kind
+    terms: Terms, turn: Turn, work: GatedWork, record: PaymentRecord, kind: Kind
 ) -> None:
     """Record what happened to a payment, as a step."""
     found = replace(record, kind=kind, at=turn.now().timestamp())
     try:
-        await turn.step(f"x402.{kind}", merchant.note, work, found, retries=RECORDS)
+        await turn.step(f"x402.{kind}", terms.note, work, found, retries=RECORDS)
     except StepFailed as error:
         logger.error("a payment of task %s could not be recorded: %s", record.task, error)

@@ -80,7 +80,7 @@ class Facilitator:
     def __repr__(self) -> str:
         return f"Facilitator({self.url!r})"
 
-    async def verify(self, payload: Payload, required: Requirement) -> Verdict:
+    async def _verify(self, payload: Payload, required: Requirement) -> Verdict:
         """Ask whether a payment would be carried out. Raises NoAnswer."""
         found = await self._ask("verify", payload, required)
         if not isinstance(found.get("isValid"), bool):
@@ -88,7 +88,7 @@ class Facilitator:
         reason = found.get("invalidReason")
         return Verdict(found["isValid"], reason[:200] if isinstance(reason, str) else "")
 
-    async def settle(self, payload: Payload, required: Requirement) -> Receipt:
+    async def _settle(self, payload: Payload, required: Requirement) -> Receipt:
         """Have a payment carried out, and return how it ended. Raises NoAnswer: then it may have
         been carried out."""
         found = await self._ask("settle", payload, required)

@@ -15,7 +15,7 @@ from dragoman.payments.facilitator import NoAnswer
 from dragoman.payments.objects import Authorization, Receipt, Requirement
 
 if TYPE_CHECKING:
-    from dragoman.payments.merchant import Merchant
+    from dragoman.payments.terms import Terms
 
 logger = logging.getLogger("dragoman.payments")
 
@@ -24,14 +24,14 @@ TURN = 50.0
 """For how many seconds a process alone looks after the payments of a skill."""
 
 
-async def look_up(merchant: Merchant, store: GateStore) -> None:
+async def look_up(terms: Terms, store: GateStore) -> None:
     """Complete the records of the payments whose tasks have ended."""
-    books = merchant.books(store)
-    if not await books.first(merchant.token, TURN):
+    books = terms.books(store)
+    if not await books.first(terms.token, TURN):
         return
     async for record in books.all_open():
         try:
-            await Open(merchant, store, books, record).look()
+            await Open(terms, store, books, record).look()
         except Exception:
             logger.exception("a payment of task %s could not be looked up", record.task)
 
@@ -40,9 +40,9 @@ class Open:
     """An open payment."""
 
     def __init__(
-        self, merchant: Merchant, store: GateStore, books: GateBooks, record: PaymentRecord
+        self, terms: Terms, store: GateStore, books: GateBooks, record: PaymentRecord
     ) -> None:
-        self._merchant, self._store, self._books, self.record = merchant, store, books, record
+        self._terms, self._store, self._books, self.record = terms, store, books, record
 
     async def look(self) -> None:
         """Do what is left to do for it, if its task has ended."""
@@ -78,7 +78,7 @@ class Open:
     async def _write(self, kind: Kind) -> None:
         if await self._books.find(kind, self.record) is None:
             found = replace(self.record, kind=kind, at=time.time())
-            await self._merchant.write(self._store, found)
+            await self._terms.write(self._store, found)
 
     async def _tell(self) -> bool:
         """Pass on what the hook has not had. Returns whether it has had all."""
@@ -87,7 +87,7 @@ class Open:
             record = await self._books.find(kind, self.record)
             try:
                 if record is not None:
-                    await self._merchant.tell(self._store, record)
+                    await self._terms.tell(self._store, record)
             except Exception:
                 logger.exception("a payment of task %s could not be passed on", self.record.task)
                 told = False
@@ -96,7 +96,7 @@ class Open:
     async def _on_chain(self) -> Receipt | None:
         """How it was settled, by the chain; None if that is not known."""
         record = self.record
-        chain = self._merchant.chains.get(record.network)
+        chain = self._terms.chains.get(record.network)
         if chain is None:
             return None
         required = Requirement(
@@ -111,7 +111,7 @@ class Open:
             nonce=record.nonce,
         )
         try:
-            return await chain.settled(required, signed)
+            return await chain._settled(required, signed)
         except NoAnswer as error:
             logger.warning("the settlement of a payment is not known: %s", error)
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman import AgentExtension, GatedWork, GateStore, Part, TaskState, Turn
-from dragoman.payments.books import RETENTION, GateBooks, PaymentRecord, Refund, refunded
+from dragoman.payments.books import RETENTION
 from dragoman.payments.chain import Chain
 from dragoman.payments.collection import LEAST, Collection, Payment, note, record_of
 from dragoman.payments.extension import PAYLOAD, URIS, active, embedded_payload
@@ -22,12 +21,10 @@ from dragoman.payments.networks import network_of
 from dragoman.payments.objects import VERSIONS, Offer
 from dragoman.payments.price import Price
 from dragoman.payments.signing import check_installed
-
-logger = logging.getLogger("dragoman.payments")
+from dragoman.payments.terms import Record, Terms
 
 PriceOf = Callable[[Turn], Price | Awaitable[Price | None] | None]
 """The price of a request: None if it is free."""
-Record = Callable[[PaymentRecord], Awaitable[Refund | None]]
 PAUSES = (2.0, 30.0, 300.0)
 """The pauses, in seconds, before a payment whose settlement is not known is sent again."""
 ABOUT = "Payments by the x402 protocol."
@@ -74,63 +71,31 @@ class Merchant:
         if settle not in ("before", "after"):
             raise ValueError("Merchant: settle must be 'before' or 'after'")
         check_installed()  # now, and not at the first payment
-        self.facilitators = (facilitator, *((second,) if second is not None else ()))
-        self.uris = tuple(URIS[version] for version in URIS if version in versions)
-        self.x402_version = x402_version
-        self.settle_pauses = tuple(settle_pauses)
-        self.chains = {network_of(name): chain for name, chain in (chains or {}).items()}
-        self.retention = retention
-        self.settle = settle
-        self.token = secrets.token_bytes(16)
-        """Names this merchant among those that look payments up."""
-        self._record = record
+        self._terms = Terms(
+            facilitators=(facilitator, *((second,) if second is not None else ())),
+            uris=tuple(URIS[version] for version in URIS if version in versions),
+            x402_version=x402_version,
+            settle_pauses=tuple(settle_pauses),
+            chains={network_of(name): chain for name, chain in (chains or {}).items()},
+            retention=retention,
+            settle=settle,
+            record=record,
+            token=secrets.token_bytes(16),
+        )
 
     def price(self, price: Price | PriceOf) -> PaidSkill:
         """Return the gate of a skill that costs this. A function gets the turn, and returns the
         price of its request; None, or one of 0, is free."""
-        if self.settle == "after" and isinstance(price, Price) and price.timeout <= LEAST:
+        if self._terms.settle == "after" and isinstance(price, Price) and price.timeout <= LEAST:
             raise ValueError(f"Price: timeout must be greater than {LEAST} with settle='after'")
         return PaidSkill(self, price)
-
-    def books(self, store: GateStore) -> GateBooks:
-        """Return the books in the store of a gate."""
-        return GateBooks(store, self.retention)
-
-    async def note(self, store: GateStore, record: PaymentRecord) -> None:
-        """Write a record into the books, log it, and pass it on. It may be called again."""
-        await self.write(store, record)
-        await self.tell(store, record)
-
-    async def write(self, store: GateStore, record: PaymentRecord) -> None:
-        """Write a record into the books and log it, unless it is there."""
-        if await self.books(store).write(record):
-            say = logger.warning if record.kind in ("owed", "unsettled") else logger.info
-            say("payment of task %s is %s", record.task, record.kind)
-            about = {"payer": record.payer, "network": record.network, "asset": record.asset}
-            about |= {"amount": str(record.amount), "transaction": record.transaction}
-            store.report(
-                f"payment.{record.kind}",
-                **{"task": record.task, "skill": record.skill, "nonce": record.nonce, **about},
-            )
-
-    async def tell(self, store: GateStore, record: PaymentRecord) -> None:
-        """Pass a record on to the hook, unless it has had it."""
-        books = self.books(store)
-        if self._record is None or record.kind in ("offered", "refunded"):
-            return
-        if await books.is_told(record):
-            return
-        refund = await self._record(record)
-        if refund is not None and record.kind == "owed":
-            await self.write(store, refunded(record, refund, record.at))
-        await books.tell(record)
 
 
 class PaidSkill:
     """The gate of a skill that costs something. See `dragoman.Gate`."""
 
     def __init__(self, merchant: Merchant, price: Price | PriceOf) -> None:
-        self._merchant = merchant
+        self._terms = merchant._terms
         self._price = price
 
     def extensions(self, skill: str) -> Sequence[AgentExtension]:
@@ -141,10 +106,10 @@ class PaidSkill:
             shown = {"amount": str(fixed), "network": fixed.asset.network, "payTo": fixed.to}
             params = {"prices": {skill: shown}}
         # a client needs one version only
-        required = fixed is not None and fixed.units > 0 and len(self._merchant.uris) == 1
+        required = fixed is not None and fixed.units > 0 and len(self._terms.uris) == 1
         return [
             AgentExtension(uri=uri, description=ABOUT, required=required, params=params)
-            for uri in self._merchant.uris
+            for uri in self._terms.uris
         ]
 
     @property
@@ -159,11 +124,11 @@ class PaidSkill:
     @property
     def holds_output(self) -> bool:
         """See `dragoman.OutputGate`."""
-        return self._merchant.settle == "after"
+        return self._terms.settle == "after"
 
     async def maintain(self, store: GateStore) -> None:
         """See `dragoman.MaintainedGate`."""
-        await look_up(self._merchant, store)
+        await look_up(self._terms, store)
 
     async def enter(self, turn: Turn, work: GatedWork) -> None:
         """See `dragoman.Gate`."""
@@ -180,19 +145,19 @@ class PaidSkill:
         payment.conclude(work)
         end = await work.run()
         if end is not None and end.status.state is not TaskState.COMPLETED:
-            await note(self._merchant, turn, work, payment.record, "owed")
+            await note(self._terms, turn, work, payment.record, "owed")
 
     async def _paid(self, turn: Turn, work: GatedWork) -> Payment | None:
         """Collect the payment of a task; None if there is none, and the task has ended."""
-        uri = active(one for one in turn.extensions if one in self._merchant.uris)
+        uri = active(one for one in turn.extensions if one in self._terms.uris)
         offer = await turn.step("x402.offer", self._offer, turn, work, uri, returns=Offer | None)
         if offer is None:
             return Payment()
         if not uri:
-            text = f"This skill costs a payment. Activate the extension {self._merchant.uris[0]}"
+            text = f"This skill costs a payment. Activate the extension {self._terms.uris[0]}"
             await turn.emit(turn.reject(text))
             return None
-        return await Collection(self._merchant, turn, work, offer, uri).run()
+        return await Collection(self._terms, turn, work, offer, uri).run()
 
     async def _offer(self, turn: Turn, work: GatedWork, uri: str) -> Offer | None:
         price: Any = self._price
@@ -202,7 +167,7 @@ class PaidSkill:
         if price is None or not price.units:
             return None
         about = f"{turn.skill or 'The default skill'} of task {turn.task.id}"
-        required = price.requirement(description=about)
+        required = price._requirement(description=about)
         if uri:
-            await self._merchant.note(work, record_of(turn, work, required, "offered", time.time()))
-        return Offer((required,), self._merchant.x402_version)
+            await self._terms.note(work, record_of(turn, work, required, "offered", time.time()))
+        return Offer((required,), self._terms.x402_version)

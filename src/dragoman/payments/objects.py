@@ -52,14 +52,6 @@ class Requirement(Struct, frozen=True, kw_only=True):
     extra: Mapping[str, Any] = {}
     """What else is in `extra`: a payment for this must have it, too."""
 
-    def matches(self, other: Requirement) -> bool:
-        """Whether both ask for the same payment."""
-        return (
-            (self.scheme, self.network, self.amount) == (other.scheme, other.network, other.amount)
-            and self.asset.lower() == other.asset.lower()
-            and self.pay_to.lower() == other.pay_to.lower()
-        )
-
 
 class Offer(Struct, frozen=True):
     """What an agent asks for before it works: one of these payments."""

@@ -50,7 +50,7 @@ class Price:
     def __repr__(self) -> str:
         return f"Price({self}, network={self.asset.network!r}, to={self.to!r})"
 
-    def requirement(self, *, resource: str = "", description: str = "") -> Requirement:
+    def _requirement(self, *, resource: str = "", description: str = "") -> Requirement:
         """Return this price as a way to pay."""
         asset = self.asset
         return Requirement(

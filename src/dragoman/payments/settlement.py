@@ -15,7 +15,7 @@ from dragoman.payments.facilitator import NoAnswer, proves_nothing_sent
 from dragoman.payments.objects import Authorization, Payload, Receipt, Requirement, read_payload
 
 if TYPE_CHECKING:
-    from dragoman.payments.merchant import Merchant
+    from dragoman.payments.terms import Terms
 
 logger = logging.getLogger("dragoman.payments")
 
@@ -31,17 +31,17 @@ class Settlement:
 
     def __init__(
         self,
-        merchant: Merchant,
+        terms: Terms,
         facilitator: str,
         turn: Turn,
         work: GatedWork,
         record: PaymentRecord,
     ) -> None:
-        self._merchant = merchant
-        known = (one for one in merchant.facilitators if one.url == facilitator)
+        self._terms = terms
+        known = (one for one in terms.facilitators if one.url == facilitator)
         self._facilitator = next(known, None)
         self._turn, self._work = turn, work
-        self._books = merchant.books(work)
+        self._books = terms.books(work)
         self.record = record
 
     async def run(self, signed: Authorization, required: Requirement) -> Receipt | None:
@@ -53,7 +53,7 @@ class Settlement:
             answer = await turn.step("x402.settle", send, False, returns=Settled, once=True)
         except StepUncertain:
             answer = Settled()
-        for pause in (0.0, *self._merchant.settle_pauses):
+        for pause in (0.0, *self._terms.settle_pauses):
             if answer.receipt is not None:
                 break
             if pause:
@@ -77,12 +77,12 @@ class Settlement:
         try:
             if self._facilitator is None:
                 raise NoAnswer("this merchant has another facilitator now")
-            receipt = await self._facilitator.settle(await self._payload(), required)
+            receipt = await self._facilitator._settle(await self._payload(), required)
         except NoAnswer as error:
             logger.warning("the settlement of a payment is not known: %s", error)
             receipt = None
         refused = receipt is not None and not again and proves_nothing_sent(receipt)
-        if required.network in self._merchant.chains:
+        if required.network in self._terms.chains:
             found = await self._on_chain(signed, required)
             return Settled(receipt) if refused and found.receipt is None else found
         return Settled(receipt if receipt is not None and (refused or receipt.success) else None)
@@ -90,8 +90,8 @@ class Settlement:
     async def _on_chain(self, signed: Authorization, required: Requirement) -> Settled:
         """How a payment was settled, by the chain alone."""
         try:
-            chain = self._merchant.chains[required.network]
-            return Settled(await chain.settled(required, signed))
+            chain = self._terms.chains[required.network]
+            return Settled(await chain._settled(required, signed))
         except NoAnswer as error:
             logger.warning("the settlement of a payment is not known: %s", error)
             return Settled()

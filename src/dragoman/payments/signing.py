@@ -41,9 +41,10 @@ class Signer:
     def __repr__(self) -> str:
         return f"Signer({self.address})"
 
-    async def sign(self, required: Requirement, authorization: Authorization) -> str:
-        """Sign a transfer and return the signature."""
-        return await self._sign(typed_data(required, authorization))
+
+async def sign(signer: Signer, required: Requirement, authorization: Authorization) -> str:
+    """Sign a transfer and return the signature."""
+    return await signer._sign(typed_data(required, authorization))
 
 
 def check_installed() -> None:
@@ -77,12 +78,12 @@ def key_signer(key: str) -> Signer:
     if account is None:
         raise ValueError(f"Wallet: key: the variable {key[4:]!r} has no private key of 32 bytes")
 
-    async def sign(data: Mapping[str, Any]) -> str:
+    async def sign_data(data: Mapping[str, Any]) -> str:
         message = encode_typed_data(full_message=dict(data))
         signed = await asyncio.to_thread(account.sign_message, message)
         return "0x" + bytes(signed.signature).hex()
 
-    return Signer(str(account.address), sign)
+    return Signer(str(account.address), sign_data)
 
 
 def typed_data(required: Requirement, authorization: Authorization) -> dict[str, Any]:

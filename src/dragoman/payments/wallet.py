@@ -55,7 +55,7 @@ from dragoman.payments.objects import (
     payload_object,
     read_offer,
 )
-from dragoman.payments.signing import Signer, key_signer, new_nonce
+from dragoman.payments.signing import Signer, key_signer, new_nonce, sign
 
 logger = logging.getLogger("dragoman.payments")
 
@@ -238,7 +238,7 @@ class Wallet:
             signed = await self._ledger.change(count)
         if not signed.signature:
             domain = requirement_with_domain(required, asset)
-            signature = await self._signer.sign(domain, signed.authorization)
+            signature = await sign(self._signer, domain, signed.authorization)
             if not isinstance(signature, str) or not SIGNATURE.fullmatch(signature):
                 raise PaymentRefused("the wallet's signer returned no signature in hexadecimal")
             signed.signature = signature
@@ -349,7 +349,7 @@ class Wallet:
                 network=one.network, asset=one.asset, amount=one.amount, pay_to=one.to
             )
             try:
-                receipt = await self._chains[one.network].settled(required, one.authorization)
+                receipt = await self._chains[one.network]._settled(required, one.authorization)
             except NoAnswer as error:
                 logger.warning("whether a payment was carried out is not known: %s", error)
                 break

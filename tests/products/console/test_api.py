@@ -114,6 +114,31 @@ async def test_wrong_requests_are_refused_in_words(running: Running) -> None:
         assert (await http.delete(one)).status_code == 405
 
 
+async def test_the_files_of_the_page_are_not_sent_twice(running: Running) -> None:
+    """A browser keeps them, and asks each time; what the API answers is never kept."""
+    async with running.operator() as http:
+        for name in ("main.js", "console.css", "vendor/preact.js"):
+            path = f"/console/static/{name}"
+            first = await http.get(path)
+            assert (first.status_code, bool(first.content)) == (200, True)
+            assert first.headers["cache-control"] == "private, no-cache"
+            tag = first.headers["etag"]
+            for known in (tag, f'"other", W/{tag}'):
+                again = await http.get(path, headers={"if-none-match": known})
+                assert (again.status_code, again.content) == (304, b"")
+                assert again.headers["etag"] == tag
+                assert "content-security-policy" in again.headers
+            changed = await http.get(path, headers={"if-none-match": '"other"'})
+            assert changed.content == first.content
+        for path in ("", "api/session", "api/tasks"):
+            answer = await http.get(f"/console/{path}")
+            assert answer.headers["cache-control"] == "private, no-store"
+            assert "etag" not in answer.headers
+    async with httpx.AsyncClient(base_url=running.url) as other:
+        nothing = await other.get("/console/static/main.js", headers={"if-none-match": tag})
+        assert nothing.status_code == 404
+
+
 async def test_a_request_after_the_console_was_closed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

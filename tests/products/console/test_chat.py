@@ -12,7 +12,7 @@ import pytest_asyncio
 from msgspec import Meta
 
 from dragoman import Agent, App, Turn
-from tests.products.console.browser import Watched, needs_browser, watched
+from tests.products.console.browser import FULL, Watched, needs_browser, watched
 from tests.products.console.parts import Running, consoled, stored
 
 if TYPE_CHECKING:
@@ -262,9 +262,9 @@ async def test_direct_replies_stay_after_a_reload(seen: Watched, running: Runnin
     ("body", "why"),
     [
         ("<html>gone</html>", "It is not JSON"),
-        ('{"jsonrpc": "2.0", "id": 1, "result": 7}', "result: it must be an object"),
         ('{"jsonrpc": "2.0", "id": 1, "result": {"status": {}}}', "one of task, message"),
-    ],
+        ('{"jsonrpc": "2.0", "id": 1, "result": 7}', "result: it must be an object"),
+    ][: 3 if FULL else 1],
 )
 async def test_the_wire_shows_an_answer_that_cannot_be_decoded(
     seen: Watched, body: str, why: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,7 @@ async def test_a_stream_is_interrupted_and_resumed(chromium: Browser, binding: s
 
 async def test_headers_extensions_and_metadata_go_with_each_call(chromium: Browser) -> None:
     heard: list[Turn] = []
+    sent: list[dict[str, str]] = []
     agent = Agent("Listener", description="Listens.", version="1")
 
     @agent.handler
@@ -87,10 +89,18 @@ async def test_headers_extensions_and_metadata_go_with_each_call(chromium: Brows
         heard.append(turn)
         return "heard"
 
-    async with opened(chromium, App(agent)) as seen:
+    async def record(scope: Any, receive: Any, send: Any) -> bool:
+        if scope["method"] == "POST":
+            sent.append({name.decode(): text.decode() for name, text in scope["headers"]})
+        return False
+
+    app = App(agent, bindings=("HTTP+JSON",))
+    app.answer_first(record)
+    async with opened(chromium, app) as seen:
         page: Any = seen.page
         await page.click("text=Headers, extensions, metadata")
         await page.fill("textarea[name=headers]", "X-Trip: 7")
+        await page.fill("textarea[name=extensions]", "urn:trip")
         await page.fill("textarea[name=metadata]", '{"trip": 7}')
         await page.click("form > button:has-text('Use')")
         await page.wait_for_selector("textarea[name=headers]", state="detached")
@@ -101,3 +111,16 @@ async def test_headers_extensions_and_metadata_go_with_each_call(chromium: Brows
         await page.click(".wire .fold.line:has-text('SendStreamingMessage')")
         await page.wait_for_selector(".exchange pre:has-text('x-trip: ***')")
         assert "7" in str(heard[0].metadata)
+        # the form shows what is sent; the value of a header may be a secret
+        await page.click("text=Headers, extensions, metadata")
+        assert await page.input_value("textarea[name=headers]") == "x-trip: ***"
+        assert await page.input_value("textarea[name=extensions]") == "urn:trip"
+        assert json.loads(await page.input_value("textarea[name=metadata]")) == {"trip": 7}
+        await page.fill("textarea[name=headers]", "x-trip: ***\nX-Other: 8")
+        await page.click("form > button:has-text('Use')")
+        await page.wait_for_selector("textarea[name=headers]", state="detached")
+        await page.fill(".composer textarea", "again")
+        await page.keyboard.press("Enter")
+        await page.wait_for_selector(".task-line .state.completed >> nth=1")
+        assert heard[1].metadata == heard[0].metadata
+        assert [sent[-1]["x-trip"], sent[-1]["x-other"]] == ["7", "8"]

@@ -6,6 +6,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,7 +19,7 @@ from joserfc.jwk import ECKey
 from dragoman import App, Caller
 from dragoman.console import Console
 from dragoman.model.types import AuthorizationCodeOAuthFlow
-from dragoman.security import ApiKey, Basic, Bearer, Certificate, OAuth2, OpenId
+from dragoman.security import AllOf, ApiKey, Basic, Bearer, Certificate, OAuth2, OpenId
 from tests.client.authorization_server import SECRET, Authority, presiding
 from tests.harness.raw_server import Certificate as Files
 from tests.harness.server import served
@@ -82,7 +83,7 @@ async def logged_in(http: httpx.AsyncClient, base: str, **given: str) -> httpx.R
     scheme = re.search(r'name=scheme value="([^"]+)"', page.text)
     assert scheme is not None
     for name in given:
-        assert f"name={name} " in page.text
+        assert f'name="{name}" ' in page.text
     sent = {"scheme": scheme[1], **given}
     return await http.post("/console/login", data=sent, headers={**HTML, "origin": base})
 
@@ -101,6 +102,39 @@ async def test_a_key_or_a_password(kind: str) -> None:
         assert (done.status_code, done.headers["location"]) == (303, "/console/")
         assert "sesame" not in done.headers["set-cookie"]
         assert (await http.get("/console/api/session")).json()["name"] == "olga"
+
+
+TOGETHER = AllOf(ApiKey(keys=KEYS, header="X-Key", realm="one"), Basic(verify=users))
+ALONE = ApiKey(keys=KEYS, query="pass", name="spare", realm="two")
+
+
+async def test_schemes_that_are_required_together() -> None:
+    """They are one form; the other way to log in has a form of its own."""
+    async with (
+        consoled(App(booking(), auth=[TOGETHER, ALONE]), open=True, terminal=False) as running,
+        httpx.AsyncClient(base_url=running.url) as http,
+    ):
+        page = (await http.get("/console/", headers=HTML)).text
+        forms = [
+            re.findall(r'name=scheme value="([^"]+)"', each) for each in page.split("<form")[1:]
+        ]
+        assert [len(names) for names in forms] == [2, 1]
+        key, basic = forms[0]
+        given = {f"secret:{key}": "sesame", f"user:{basic}": "olga", f"secret:{basic}": "sesame"}
+        for name in given:
+            assert f'name="{name}"' in page
+        headers = {**HTML, "origin": running.url}
+        for wrong in given:
+            sent = {"scheme": forms[0], **given, wrong: "wrong"}
+            refused = await http.post("/console/login", data=sent, headers=headers)
+            assert (refused.status_code, "set-cookie" in refused.headers) == (401, False)
+        sent = {"scheme": forms[0][:1], "secret": "sesame"}
+        refused = await http.post("/console/login", data=sent, headers=headers)
+        assert refused.status_code == 401
+        sent = {"scheme": forms[0], **given}
+        done = await http.post("/console/login", data=sent, headers=headers)
+        assert (done.status_code, done.headers["location"]) == (303, "/console/")
+        assert (await http.get("/console/api/session")).json()["name"] == "one/olga"
 
 
 def _other(kind: str) -> dict[str, str]:
@@ -277,3 +311,85 @@ async def test_the_query_key_of_the_chat(tmp_path: Path) -> None:
         assert done.status_code == 200, done.text
         assert (await http.get("/console/api/session")).json()["caller"] == "tom"
         assert b64encode(b"window").decode() not in done.headers["set-cookie"]
+
+
+@asynccontextmanager
+async def _in_the_chat(browser: Browser, app: App) -> AsyncIterator[tuple[Running, Any]]:
+    """The chat of somebody at the terminal, who has to log in for it."""
+    async with consoled(app) as running, watched(browser) as seen:
+        page: Any = seen.page
+        await page.goto(running.address)
+        await page.click("nav >> text=Chat")
+        await page.wait_for_selector("text=The agent calls need a caller.")
+        yield running, page
+        assert seen.errors == []
+
+
+async def _talks(page: Any, name: str) -> None:
+    """Check who the caller is, and that the agent answers."""
+    await page.wait_for_selector(f".talk-head:has-text('as {name}')")
+    await page.fill(".composer textarea", "Rome")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector(".bubble.artifact:has-text('Booked: Rome')")
+
+
+@needs_browser
+@pytest.mark.slow
+async def test_the_chat_at_the_terminal_logs_in_with_a_code(
+    chromium: Browser, authority: Authority
+) -> None:
+    told, authority.told = authority.told, {"aud": AUDIENCE, "scope": "talk"}
+    try:
+        async with _in_the_chat(chromium, App(booking(), auth=coded(authority))) as (_, page):
+            await page.fill("input[name=client]", "app")
+            await page.click(f"button:has-text('Log in at {authority.url}')")
+            await _talks(page, "ann")
+            assert "code=" not in page.url
+            assert "scope" not in authority.other_forms[-1]  # the card requires none
+            session = await page.evaluate("fetch('/console/api/session').then((a) => a.json())")
+            assert (session["acts"], session["everywhere"]) == (True, True)  # still the operator
+    finally:
+        authority.told = told
+
+
+@needs_browser
+@pytest.mark.slow
+async def test_the_chat_at_the_terminal_with_two_schemes(chromium: Browser) -> None:
+    async with _in_the_chat(chromium, App(booking(), auth=TOGETHER)) as (_, page):
+        assert await page.locator("form.schema").count() == 1
+        for field, text in zip(
+            await page.locator("form.schema input:not([type=hidden])").all(),
+            ("window", "tom", "sesame"),
+            strict=True,
+        ):
+            await field.fill(text)
+        await page.click("form > button:has-text('Log in')")
+        await _talks(page, "tom")
+
+
+async def test_a_code_for_the_chat_is_no_way_into_the_console(authority: Authority) -> None:
+    """Somebody at the terminal begins; only from this machine can they go on."""
+    async with (
+        consoled(App(booking(), auth=coded(authority))) as running,
+        running.operator() as http,
+    ):
+        given = {"scheme": "oauth2", "client": "app"}
+        begun = await http.post("/console/api/caller", content=json.dumps(given), headers=ACT)
+        assert begun.status_code == 200, begun.text
+        assert "console/login/code" in begun.headers["set-cookie"]
+        back = (await http.get(begun.json()["url"])).headers["location"]
+        proxied = await http.get(back, headers={**HTML, "x-forwarded-for": "192.0.2.1"})
+        assert proxied.status_code == 404
+        assert "METHOD_NOT_FOUND" in proxied.text
+        authority.person = None
+        refused = await http.get(begun.json()["url"], follow_redirects=True)
+        authority.person = "ann"
+        assert refused.status_code == 401
+        assert "The authorization server refused" in refused.text
+        done = await http.get(back, headers=HTML)
+        assert (done.status_code, done.headers["refresh"]) == (200, "0; url=/console/#/chat")
+        shown = (await http.get("/console/api/session")).json()
+        assert (shown["caller"], shown["acts"]) == ("ann", True)
+        given = {"scheme": "oauth2", "client": "app"}
+        bare = await http.post("/console/api/caller", content=json.dumps(given))
+        assert bare.status_code == 403

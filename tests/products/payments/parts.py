@@ -18,7 +18,7 @@ from dragoman.payments.objects import (
     payload_object,
     read_offer,
 )
-from dragoman.payments.signing import key_signer, new_nonce
+from dragoman.payments.signing import key_signer, new_nonce, sign
 from tests.products.payments.loopback_facilitator import PAYER, SHOP, TOKEN
 
 PRICE = Price("0.10", TOKEN, to=SHOP)
@@ -90,7 +90,7 @@ async def payment(offer: Any, version: int = 0, **changes: Any) -> dict[str, Any
         nonce=new_nonce(),
     )
     signed = replace(signed, **changes)
-    signature = await key_signer("env:WALLET_KEY").sign(replace(required, **domain), signed)
+    signature = await sign(key_signer("env:WALLET_KEY"), replace(required, **domain), signed)
     signed = replace(signed, **after)
     return payload_object(
         Payload(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman import App, TaskState
 from dragoman.client import Client
@@ -151,7 +152,8 @@ async def test_a_hook_pays_back(store: Store, facilitator: LoopbackFacilitator) 
         shop.records.append(found)
         return Refund("0xback") if found.kind == "owed" else None
 
-    shop.agent.skills["work"].handler.gate._merchant._record = pay_back  # type: ignore[union-attr]
+    gate: Any = shop.agent.skills["work"].handler.gate
+    gate._terms = replace(gate._terms, record=pay_back)
     await shop.paid()
     await shop.life()
     (refund,) = (await kept(store))["refunded"]
@@ -303,7 +305,8 @@ async def test_a_broken_hook_stops_nothing(
         if len(heard) < 4:
             raise OSError("the disk is full")
 
-    shop.agent.skills["work"].handler.gate._merchant._record = broken  # type: ignore[union-attr]
+    gate: Any = shop.agent.skills["work"].handler.gate
+    gate._terms = replace(gate._terms, record=broken)
     await looked_up(shop)
     assert "could not be passed on" in caplog.text
     assert (await kept(store)).keys() == {"offered", "unsettled", "settled", "owed"}
@@ -378,7 +381,8 @@ async def test_a_hook_that_fails_in_maintenance_is_called_again(
             raise OSError("the disk is full")
         return Refund("0xback")
 
-    shop.agent.skills["work"].handler.gate._merchant._record = hook  # type: ignore[union-attr]
+    gate: Any = shop.agent.skills["work"].handler.gate
+    gate._terms = replace(gate._terms, record=hook)
     for times in (1, 2, 2):
         await asyncio.sleep(0.01)
         await looked_up(shop)

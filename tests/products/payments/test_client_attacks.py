@@ -92,7 +92,7 @@ class Crook:
 
 def offer(price: Any = PRICE) -> dict[str, Any]:
     """The metadata of an offer."""
-    required = price.requirement() if isinstance(price, Price) else price
+    required = price._requirement() if isinstance(price, Price) else price
     return {REQUIRED: offer_object(Offer((required,), 1))}
 
 
@@ -179,14 +179,14 @@ async def test_the_price_is_raised_between_question_and_payment(
     "amount", [10**77, 2**256, 500_001, 50_000_000_000_000_000_000_000_000_000_001]
 )
 async def test_a_huge_price(tmp_path: Path, amount: int) -> None:
-    crook = Crook(lambda number: offer(replace(PRICE.requirement(), amount=amount)))
+    crook = Crook(lambda number: offer(replace(PRICE._requirement(), amount=amount)))
     assert "limit per_call is 0.5 TEST" in str(await robbed(crook, wallet(tmp_path)))
     assert crook.payloads == []
 
 
 @pytest.mark.parametrize("timeout", [1, 600, 10**8])
 async def test_times(tmp_path: Path, timeout: int) -> None:
-    crook = Crook(lambda number: offer(replace(PRICE.requirement(), timeout=timeout)))
+    crook = Crook(lambda number: offer(replace(PRICE._requirement(), timeout=timeout)))
     await robbed(crook, wallet(tmp_path))
     (first, *_) = map(read_payload, crook.payloads)
     at = load(tmp_path / "wallet.json").payments[0].at
@@ -211,9 +211,9 @@ async def test_what_is_signed_is_for_the_known_contract_only(tmp_path: Path, ext
     crook = Crook(lambda number: said)
     await robbed(crook, wallet(tmp_path))
     found = read_payload(crook.payloads[0])
-    assert signer_of(found, PRICE.requirement()) == PAYER
+    assert signer_of(found, PRICE._requirement()) == PAYER
     for other in ({"network": "eip155:1"}, {"name": "USD Coin"}, {"asset": OTHER}):
-        assert signer_of(found, replace(PRICE.requirement(), **other)) != PAYER
+        assert signer_of(found, replace(PRICE._requirement(), **other)) != PAYER
 
 
 async def test_the_receiver_changes(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ async def test_the_receiver_changes(tmp_path: Path) -> None:
 
 async def test_an_offer_that_looks_like_a_known_asset(tmp_path: Path) -> None:
     """Symbols and decimals are not the agent's to say: the contract counts."""
-    said = offer(replace(PRICE.requirement(), asset=OTHER))
+    said = offer(replace(PRICE._requirement(), asset=OTHER))
     said[REQUIRED]["accepts"][0]["extra"] |= {"symbol": "TEST", "decimals": 18}
     crook = Crook(lambda number: said)
     assert "none of this wallet's assets" in str(await robbed(crook, wallet(tmp_path)))

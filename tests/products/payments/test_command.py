@@ -71,6 +71,9 @@ async def test_send(selling: Selling, words: list[str], capsys: Any) -> None:
     name, *more = words
     assert await command(name, selling.url, *more, *PAY, *TO) == 0
     out, err = capsys.readouterr()
+    if "--json" not in more:  # what the agent says of the payment is no part of its answer
+        assert out == "All about tides\n"
+        assert f"Paid 0.1 USDC on base-sepolia to {SHOP}\n" in err
     assert "All about tides" in out
     assert "(Payment of 0.1 USDC for task " in err and KEY[2:] not in out + err
     assert (selling.paid, selling.shop.kinds) == (1, ["settled"])

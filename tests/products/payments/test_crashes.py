@@ -35,15 +35,15 @@ class Dying(Facilitator):
 
     lives: Lives
 
-    async def verify(self, *args: Any) -> Any:
+    async def _verify(self, *args: Any) -> Any:
         await self.lives.point()
-        found = await super().verify(*args)
+        found = await super()._verify(*args)
         await self.lives.point()
         return found
 
-    async def settle(self, *args: Any) -> Any:
+    async def _settle(self, *args: Any) -> Any:
         await self.lives.point()
-        found = await super().settle(*args)
+        found = await super()._settle(*args)
         await self.lives.point()
         return found
 
@@ -98,7 +98,7 @@ class Shop(Lives):
         chains = {price.asset.network: rpc} if node else {}
         options = {"settle_pauses": (0.01, 0.01), **options}
         merchant = Merchant(facilitator, record=record, chains=chains, **options)
-        handler: Any = returns if merchant.settle == "after" else work
+        handler: Any = returns if merchant._terms.settle == "after" else work
         gate = merchant.price(price)
         super().__init__(handler, store, id="work", durable=False, gate=gate)
         self.agent.retries = retries
@@ -328,7 +328,8 @@ async def test_a_record_that_cannot_be_written(
     async def broken(found: PaymentRecord) -> None:
         raise OSError("the disk is full")
 
-    shop.agent.skills["work"].handler.gate._merchant._record = broken  # type: ignore[union-attr]
+    gate: Any = shop.agent.skills["work"].handler.gate
+    gate._terms = replace(gate._terms, record=broken)
     task = await shop.paid()
     await shop.life()
     found = await shop.task(task)

@@ -88,7 +88,7 @@ def test_the_kinds_of_pauses() -> None:
     ids=["known", "unknown asset", "many", "embedded", "malformed"],
 )
 def test_the_words_of_a_price(offer: Any, shown: str) -> None:
-    ways = tuple(one.requirement() for one in offer or ())
+    ways = tuple(one._requirement() for one in offer or ())
     more = {} if offer is None else {REQUIRED: offer_object(Offer(ways))}
     pause = waiting(**{STATUS: "payment-required"}, **more).pause
     assert pause is not None and (pause.kind, pause.in_words) == ("payment", False)

@@ -168,7 +168,7 @@ async def test_a_nonce_that_its_payer_uses_for_another_transfer(
     shop = Shop(store, facilitator, node=True, price=PRICE)
     facilitator.trouble = ["lost"]
     loop = asyncio.get_running_loop()
-    offer = Offer((PRICE.requirement(),), 2)
+    offer = Offer((PRICE._requirement(),), 2)
 
     def use(payload: Any) -> None:
         nonce = payload["payload"]["authorization"]["nonce"]
@@ -195,7 +195,7 @@ async def test_a_payment_in_one_transaction_with_others(
     """Some facilitators settle several payments at once."""
     shop = Shop(store, facilitator, node=True, price=PRICE)
     facilitator.trouble = ["lost"]
-    other = await payment(offer_object(Offer((PRICE.requirement(),), 2)), to=OTHER)
+    other = await payment(offer_object(Offer((PRICE._requirement(),), 2)), to=OTHER)
     facilitator.before = lambda payload: chain.batch([transfer_call(other), transfer_call(payload)])
     id = await shop.paid()
     await shop.life()
@@ -338,7 +338,7 @@ async def test_who_has_no_money(chain: LocalChain, facilitator: ChainFacilitator
 async def test_who_spends_the_money_after_the_check(
     store: Store, chain: LocalChain, facilitator: ChainFacilitator
 ) -> None:
-    offer = offer_object(Offer((PRICE.requirement(),), 2))
+    offer = offer_object(Offer((PRICE._requirement(),), 2))
     spent = await payment(offer, to=OTHER, value=chain.balance(PAYER))
     facilitator.before = lambda payload: chain.use(spent)
     shop = Shop(store, facilitator, node=True, price=PRICE)

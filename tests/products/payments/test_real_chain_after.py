@@ -119,7 +119,7 @@ async def test_who_spends_the_money_during_the_work(
     facilitator: ChainFacilitator,  # noqa: F811
 ) -> None:
     """The settlement is refused: the output is not shown."""
-    offer = offer_object(Offer((PRICE.requirement(),), 2))
+    offer = offer_object(Offer((PRICE._requirement(),), 2))
     spent = await payment(offer, to=OTHER, value=chain.balance(PAYER))
     facilitator.before = lambda payload: chain.use(spent)
     shop = shop_of(store, facilitator)

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman import Agent, App, TaskState, Turn
 from dragoman.client import Client
 from dragoman.payments import Merchant, Price, payments
 from dragoman.payments.collection import LEAST, SETTLE_TIME
+from dragoman.payments.extension import URIS
 from dragoman.stores.store import Store
 from tests.products.payments.loopback_facilitator import SHOP, TOKEN, LoopbackFacilitator
 from tests.products.payments.parts import PRICE, offer_of, payment, submitted, wallet
@@ -136,14 +138,14 @@ async def test_settled_and_not_shown(
 ) -> None:
     shop = After(store, facilitator)
     merchant: Any = shop.agent.skills["work"].handler.gate
-    record = merchant._merchant._record
+    record = merchant._terms.record
 
     async def dying(found: Any) -> None:
         await shop.point()
         await record(found)
         await shop.point()
 
-    merchant._merchant._record = dying
+    merchant._terms = replace(merchant._terms, record=dying)
     task = await shop.died(die_at)
     assert (task.status.state, texts(task)) == (TaskState.COMPLETED, OUTPUT)
     assert (paid(facilitator), facilitator.asked["settle"], shop.done["work"]) == (UNITS, 1, 1)
@@ -187,7 +189,7 @@ async def test_work_ends_before_the_authorization_does(
 
 async def test_an_authorization_that_is_too_short(facilitator: LoopbackFacilitator) -> None:
     app = selling(facilitator)
-    async with Client.connect(app=app, extensions=app.uris) as client:
+    async with Client.connect(app=app, extensions=[URIS["0.2"]]) as client:
         asked = await client.send("tides")
         soon = int(time.time()) + LEAST - 5
         given = submitted(await payment(offer_of(asked), valid_before=soon))
@@ -234,26 +236,18 @@ async def test_a_cancel_during_the_settlement(
 # ---- with clients
 
 
-class Selling(App):
-    """An app with a skill that is paid after its work."""
-
-    uris: list[str]
-
-
 def merchant(facilitator: LoopbackFacilitator) -> Merchant:
     return Merchant(facilitator.client(), settle="after")
 
 
-def selling(facilitator: LoopbackFacilitator, price: Any = PRICE) -> Selling:
+def selling(facilitator: LoopbackFacilitator, price: Any = PRICE) -> App:
     agent, one = Agent("Shop", description="Sells."), merchant(facilitator)
 
     @agent.skill(gate=one.price(price))
     async def analyze(turn: Turn) -> dict[str, Any]:
         return {"about": turn.text}
 
-    app = Selling(agent)
-    app.uris = list(one.uris)
-    return app
+    return App(agent)
 
 
 async def test_a_client_pays_after_the_work(
@@ -271,7 +265,7 @@ async def test_a_client_pays_after_the_work(
 
 async def test_a_free_request(facilitator: LoopbackFacilitator) -> None:
     app = selling(facilitator, lambda turn: None)
-    async with Client.connect(app=app, extensions=app.uris) as client:
+    async with Client.connect(app=app, extensions=[URIS["0.2"]]) as client:
         assert (await client.send("tides")).data == {"about": "tides"}
 
 

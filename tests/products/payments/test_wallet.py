@@ -64,7 +64,7 @@ def paused(
     resource: str = "",
     **said: Any,
 ) -> PausedTask:
-    required = price.requirement(resource=resource) if isinstance(price, Price) else price
+    required = price._requirement(resource=resource) if isinstance(price, Price) else price
     metadata = {
         STATUS: "payment-required",
         REQUIRED: offer_object(Offer((required,), version)),
@@ -94,7 +94,7 @@ async def test_what_is_sent(tmp_path: Path, version: int) -> None:
     found = payload(message)
     assert message is not None and message.extensions == (URIS["0.2"],)
     assert (found.version, found.authorization.value) == (version, 100_000)
-    assert signer_of(found, PRICE.requirement()) == PAYER
+    assert signer_of(found, PRICE._requirement()) == PAYER
     assert found.authorization.valid_before - load(paying.file).payments[0].at <= 601
     # stored before it is sent, and readable by its owner only
     assert stat.S_IMODE(paying.file.stat().st_mode) == 0o600
@@ -120,7 +120,7 @@ async def test_an_agent_that_asks_again_gets_the_same_payment(tmp_path: Path) ->
     assert payload(first) == payload(again)
     # also if the offer differs in what is not signed
     for more in ({"timeout": 300}, {"extra": {"tier": "fast"}}, {"description": "Please"}):
-        other = await paying.answer(paused(replace(PRICE.requirement(), **more), message="m-6"))
+        other = await paying.answer(paused(replace(PRICE._requirement(), **more), message="m-6"))
         assert payload(other).authorization == payload(first).authorization
     # another amount, or one after a payment that was carried out, is another payment
     raised = await paying.answer(paused(Price("0.11", TOKEN, to=SHOP), message="m-3"))
@@ -159,7 +159,7 @@ async def test_a_signer_elsewhere(tmp_path: Path) -> None:
         return await signer._sign(data)
 
     message = await wallet(tmp_path, key=Signer(PAYER, sign)).answer(paused())
-    assert signer_of(payload(message), PRICE.requirement()) == PAYER
+    assert signer_of(payload(message), PRICE._requirement()) == PAYER
     (data,) = asked
     assert data["primaryType"] == "TransferWithAuthorization"
     assert (data["domain"]["chainId"], data["message"]["to"]) == (31337, SHOP)
@@ -264,7 +264,7 @@ def test_without_a_limit_there_is_no_wallet(tmp_path: Path, limit: Any) -> None:
         Price("0.10", replace(TOKEN, network="eip155:8453"), to=SHOP),
         Price("0.10", replace(TOKEN, name="Other"), to=SHOP),
         Price("0.10", "USDC", network="base", to=SHOP),
-        replace(PRICE.requirement(), scheme="upto"),
+        replace(PRICE._requirement(), scheme="upto"),
     ],
     ids=["contract", "network", "domain", "real money", "scheme"],
 )

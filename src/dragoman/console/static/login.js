@@ -7,13 +7,16 @@ import { plain } from "./format.js";
 const FLOWS = { code: "in the browser", device: "with a code on another device", client: "with the client's secret, without a person" };
 
 // In the inspector, the process of the inspector logs in at authorization servers. In the console
-// of a server, a person brings the access token.
+// of a server, the browser goes there and comes back; the server gets the token.
 export function LogIn({ session, done }) {
   const [error, setError] = useState("");
   const inspector = session.source === "agent";
+  const schemes = new Map((session.schemes || []).map((each) => [each.name, each]));
+  const ways = (session.ways || []).map((names) => names.map((name) => schemes.get(name)));
   const given = async (values, form) => {
     try {
-      await act("caller", values);
+      const { url } = await act("caller", values);
+      if (/^https?:/.test(url || "")) return location.assign(url);
       form?.reset();
       setError("");
       done();
@@ -26,30 +29,47 @@ export function LogIn({ session, done }) {
     given(Object.fromEntries(new FormData(event.target)), event.target);
   };
   return html`<div>
-    ${(session.schemes || []).map((scheme) => html`<form class="box schema" key=${scheme.name} data-scheme=${scheme.name} onSubmit=${send}>
-      <h2>${scheme.title} <span class="dim">${plain(scheme.name)}</span></h2>
-      ${scheme.description && html`<p class="dim">${plain(scheme.description)}</p>`}
-      <input type="hidden" name="scheme" value=${scheme.name} />
-      <${Fields} scheme=${scheme} inspector=${inspector} />
-      ${scheme.used && html`<p>There are credentials for it. <button type="button" class="link" onClick=${() => given({ scheme: scheme.name, forget: "yes" })}>Forget them</button></p>`}
-      ${!(inspector && scheme.kind === "certificate") && html`<button>Log in</button>`}
-    </form>`)}
+    ${ways.map((way) => html`<${Way} key=${way.map((each) => each.name).join("\n")} way=${way} inspector=${inspector} client=${session.client}
+      onSubmit=${send} onForget=${(scheme) => given({ scheme: scheme.name, forget: "yes" })} />`)}
     ${error && html`<p class="bad" role="alert">${error}</p>`}
   </div>`;
 }
 
-function Fields({ scheme, inspector }) {
+// The form of one scheme, or of several that are required together.
+function Way({ way, inspector, client, onSubmit, onForget }) {
+  const name = way.map((each) => each.name).join("\n");
+  const [only] = way;
+  const server = way.length === 1 && !inspector && only.kind === "oauth" && only.flows?.includes("code") && only.server;
+  const [own, setOwn] = useState(!server);
+  return html`<form class="box schema" data-scheme=${name} onSubmit=${onSubmit}>
+    ${way.map((scheme) => html`<${Scheme} key=${scheme.name} scheme=${scheme} suffix=${way.length > 1 ? `:${scheme.name}` : ""}
+      inspector=${inspector} own=${own} client=${client} />`)}
+    <input type="hidden" name="scheme" value=${name} />
+    ${only.used && html`<p>There are credentials for it. <button type="button" class="link" onClick=${() => onForget(only)}>Forget them</button></p>`}
+    ${server && html`<p><button type="button" class="link" onClick=${() => setOwn(!own)}>${own ? "Log in at the authorization server" : "Use an access token that you have"}</button></p>`}
+    ${!(inspector && only.kind === "certificate") && html`<button>${own ? "Log in" : `Log in at ${server}`}</button>`}
+  </form>`;
+}
+
+function Scheme({ scheme, suffix, inspector, own, client }) {
+  return html`<h2>${scheme.title} <span class="dim">${plain(scheme.name)}</span></h2>
+    ${scheme.description && html`<p class="dim">${plain(scheme.description)}</p>`}
+    ${own ? html`<${Fields} scheme=${scheme} inspector=${inspector} suffix=${suffix} />` : html`<${Field} name="client" label="Client id" value=${client} />`}`;
+}
+
+function Fields({ scheme, inspector, suffix }) {
+  const secret = `secret${suffix}`;
   switch (scheme.kind) {
     case "basic":
-      return html`<${Field} name="user" label="User" /><${Field} name="secret" label="Password" hidden />`;
+      return html`<${Field} name=${`user${suffix}`} label="User" /><${Field} name=${secret} label="Password" hidden />`;
     case "certificate":
       return html`<p>${inspector ? "Start the inspector with --cert FILE." : "The browser sends its certificate."}</p>`;
     case "key":
-      return html`<${Field} name="secret" label=${`Key (${scheme.where} ${plain(scheme.field)})`} hidden />`;
+      return html`<${Field} name=${secret} label=${`Key (${scheme.where} ${plain(scheme.field)})`} hidden />`;
     case "oauth":
-      return inspector ? html`<${OAuth} scheme=${scheme} />` : html`<${Field} name="secret" label="Access token" hidden />`;
+      return inspector ? html`<${OAuth} scheme=${scheme} />` : html`<${Field} name=${secret} label="Access token" hidden />`;
     default:
-      return html`<${Field} name="secret" label=${scheme.title} hidden />`;
+      return html`<${Field} name=${secret} label=${scheme.title} hidden />`;
   }
 }
 
@@ -71,6 +91,6 @@ function OAuth({ scheme }) {
     <p><button type="button" class="link" onClick=${() => setOwn(true)}>Use an access token that you have</button></p>`;
 }
 
-function Field({ name, label, hidden, optional }) {
-  return html`<label>${label}<input name=${name} type=${hidden ? "password" : "text"} autocomplete="off" required=${!optional} /></label>`;
+function Field({ name, label, hidden, optional, value }) {
+  return html`<label>${label}<input name=${name} type=${hidden ? "password" : "text"} defaultValue=${value || ""} autocomplete="off" required=${!optional} /></label>`;
 }

@@ -52,7 +52,11 @@ function Prompt({ prompt }) {
 }
 
 function Options({ done }) {
+  const [known, setKnown] = useState(null);
   const [error, setError] = useState("");
+  useEffect(() => {
+    get("options").then(setKnown, (failed) => setError(failed.message));
+  }, []);
   const save = async (event) => {
     event.preventDefault();
     const given = new FormData(event.target);
@@ -71,10 +75,14 @@ function Options({ done }) {
       setError(failed.message);
     }
   };
+  if (!known) return error && html`<p class="bad" role="alert">${error}</p>`;
+  const headers = Object.entries(known.headers || {}).map(([name, text]) => `${name}: ${text}`);
+  const metadata = Object.keys(known.metadata || {}).length ? JSON.stringify(known.metadata, null, 2) : "";
   return html`<form class="box schema" onSubmit=${save}>
-    <label>Headers, one per line<textarea name="headers" rows="3" spellcheck="false" placeholder="X-Name: value"></textarea></label>
-    <label>URIs of extensions<textarea name="extensions" rows="3" spellcheck="false"></textarea></label>
-    <label>Metadata as JSON<textarea name="metadata" rows="3" spellcheck="false" placeholder="{}"></textarea></label>
+    <label>Headers, one per line<textarea name="headers" rows="3" spellcheck="false" placeholder="X-Name: value" defaultValue=${headers.join("\n")}></textarea></label>
+    ${headers.length > 0 && html`<p class="dim">*** keeps the value that the header has.</p>`}
+    <label>URIs of extensions<textarea name="extensions" rows="3" spellcheck="false" defaultValue=${(known.extensions || []).join("\n")}></textarea></label>
+    <label>Metadata as JSON<textarea name="metadata" rows="3" spellcheck="false" placeholder="{}" defaultValue=${metadata}></textarea></label>
     ${error && html`<p class="bad" role="alert">${error}</p>`}
     <button>Use</button>
   </form>`;
