@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -60,13 +61,17 @@ def pytest_configure() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[Any]:
     """Collect the tests without the garbage collector, which would only look at what stays; nor
-    does it look at the tests later, which would be most of its work each time."""
+    does it look at the tests later, which would be most of its work each time. The recursion limit
+    stays: some tests import eth-account, which raises it so far that nested JSON would crash the
+    process."""
+    limit = sys.getrecursionlimit()
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+        sys.setrecursionlimit(limit)
 
 
 SERVERS = {"postgres", "nats", "redis"}

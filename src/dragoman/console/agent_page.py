@@ -7,14 +7,22 @@ import shlex
 from collections.abc import Iterable
 from html import escape
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
+from msgspec import Struct
 
 from dragoman.console import pages
 from dragoman.console.http import Request, Response, respond
-from dragoman.console.source import CARD, ServedAgents, schemes_of
+from dragoman.console.shapes import SchemeView
+from dragoman.console.source import CARD, ServedAgents, required_scopes, schemes_of, ways_of
 
+FLOWS = {
+    "code": "with a browser (authorization code with PKCE)",
+    "device": "with a code on another device",
+    "client": "with the client's secret",
+}
+"""How a person or a program gets a token, by the flow of OAuth."""
 SCHEMAS = "urn:dragoman:skill-schema:v1"
 
 
@@ -115,17 +123,25 @@ def _skill(skill: dict[str, Any], schema: dict[str, Any]) -> str:
 
 def _calls(card: dict[str, Any], url: str) -> str:
     text = _example(card)
-    headers, client, flag = _credentials(schemes_of(card))
+    known = {each.name: each for each in schemes_of(card)}
+    way = next(iter(ways_of(card)), [])
+    shown = [_shown(known[name]) for name in way]
+    query = "&".join(each.query for each in shown if each.query)
+    address = f"{url}/message:send" + (f"?{query}" if query else "")
     body = json.dumps(
         {"message": {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": text}]}},
         ensure_ascii=False,
     )
-    lines = [f"curl {url}/message:send", "-H 'Content-Type: application/json'"]
-    lines += ["-H 'A2A-Version: 1.0'", *(f"-H '{header}'" for header in headers)]
+    lines = [f"curl {shlex.quote(address)}", "-H 'Content-Type: application/json'"]
+    lines += ["-H 'A2A-Version: 1.0'", *(each.curl for each in shown if each.curl)]
     lines.append(f"-d {shlex.quote(body)}")
     curl = " \\\n  ".join(lines)
-    imports = "Client" + (f", {client.partition('(')[0]}" if client else "")
-    auth = f", auth={client}" if client else ""
+    needed = [each.auth for each in shown]
+    imports = ", ".join(
+        sorted({"Client", *(each.partition("(")[0] for each in needed)}, key=str.lower)
+    )
+    auth = f"[{', '.join(needed)}]" if len(needed) > 1 else "".join(needed)
+    auth = f", auth={auth}" if auth else ""
     python = (
         f"import asyncio\n\nfrom dragoman.client import {imports}\n\n\n"
         "async def main():\n"
@@ -133,10 +149,11 @@ def _calls(card: dict[str, Any], url: str) -> str:
         f"        print((await client.send({text!r})).text)\n\n\n"
         "asyncio.run(main())"
     )
-    command = f"dragoman send {url}/ {flag}{shlex.quote(text)}"
-    shown = (("curl", curl), ("Python", python), ("Command line", command))
+    options = "".join(f"{each.options} " for each in shown)
+    command = f"dragoman send {url}/ {options}{shlex.quote(text)}"
     blocks = "".join(
-        f"<h3>{title}</h3><pre tabindex=0>{escape(code)}</pre>" for title, code in shown
+        f"<h3>{title}</h3><pre tabindex=0>{escape(code)}</pre>"
+        for title, code in (("curl", curl), ("Python", python), ("Command line", command))
     )
     kinds: Iterable[str] = dict.fromkeys(
         f"{each['protocolBinding']} {each.get('protocolVersion', '')}".strip()
@@ -155,36 +172,64 @@ def _example(card: dict[str, Any]) -> str:
     return "Hello"
 
 
-def _credentials(schemes: list[Any]) -> tuple[list[str], str, str]:
-    """The headers for curl, the client's `auth` and the option of the command, for one scheme."""
-    for each in schemes:
-        if each.kind == "key" and each.where == "header":
-            return [f"{each.field}: YOUR-KEY"], 'StaticToken("YOUR-KEY")', "--token YOUR-KEY "
-        if each.kind in ("bearer", "oauth"):
-            header = "Authorization: Bearer YOUR-TOKEN"
-            return [header], 'StaticToken("YOUR-TOKEN")', "--token YOUR-TOKEN "
-        if each.kind == "basic":
-            return (
-                ["Authorization: Basic USER-AND-PASSWORD-IN-BASE64"],
-                'BasicAuth("USER", "PASSWORD")',
-                "--user USER:PASSWORD ",
+class Shown(Struct, frozen=True):
+    """How a call shows the credentials of a scheme: to curl, to the Python client and as options of
+    the command."""
+
+    curl: str = ""
+    query: str = ""
+    auth: str = ""
+    options: str = ""
+
+
+def _shown(scheme: SchemeView) -> Shown:
+    match scheme.kind:
+        case "key":
+            auth, options = 'StaticToken("YOUR-KEY")', "--api-key YOUR-KEY"
+            if scheme.where == "query":
+                return Shown("", f"{quote(scheme.field)}=YOUR-KEY", auth, options)
+            cookie = scheme.where == "cookie"
+            header = f"Cookie: {scheme.field}=YOUR-KEY" if cookie else f"{scheme.field}: YOUR-KEY"
+            return Shown(f"-H {shlex.quote(header)}", "", auth, options)
+        case "basic":
+            return Shown(
+                "-u USER:PASSWORD", "", 'BasicAuth("USER", "PASSWORD")', "--user USER:PASSWORD"
             )
-    return [], "", ""
+        case "certificate":
+            return Shown(
+                "--cert CLIENT.pem", "", 'ClientCertificate("CLIENT.pem")', "--cert CLIENT.pem"
+            )
+    bearer = "-H 'Authorization: Bearer YOUR-TOKEN'"
+    if scheme.kind == "oauth" and {"code", "device"}.intersection(scheme.flows):
+        return Shown(bearer, "", 'OAuth("YOUR-CLIENT-ID")', "--client-id YOUR-CLIENT-ID")
+    if scheme.kind == "oauth" and "client" in scheme.flows:
+        auth = f'OAuth("YOUR-CLIENT-ID", "YOUR-SECRET", issuer={scheme.server!r})'
+        options = "--client-id YOUR-CLIENT-ID --client-secret @SECRET-FILE --issuer "
+        return Shown(bearer, "", auth, options + shlex.quote(scheme.server))
+    return Shown(bearer, "", 'StaticToken("YOUR-TOKEN")', "--bearer YOUR-TOKEN")
 
 
 def _log_in(card: dict[str, Any]) -> str:
-    found = schemes_of(card)
-    if not found:
+    known = {each.name: each for each in schemes_of(card)}
+    ways = ways_of(card)
+    if not ways:
         return "<h2>Who may call it</h2><p>Callers need no credentials.</p>"
     rows = "".join(
-        f"<li>{escape(each.title)}{_where(each)}"
-        f"{': ' + escape(each.description) if each.description else ''}</li>"
-        for each in found
+        f"<li>{' and '.join(_way(card, known[name]) for name in way)}</li>" for way in ways
     )
-    return f"<h2>Who may call it</h2><p>Callers need one of these:</p><ul>{rows}</ul>"
+    told = "Callers need one of these:" if len(ways) > 1 else "Callers need:"
+    return f"<h2>Who may call it</h2><p>{told}</p><ul>{rows}</ul>"
 
 
-def _where(scheme: Any) -> str:
-    if scheme.kind != "key":
-        return ""
-    return f" in the {escape(scheme.where)} <code>{escape(scheme.field)}</code>"
+def _way(card: dict[str, Any], scheme: SchemeView) -> str:
+    text = escape(scheme.title)
+    if scheme.kind == "key":
+        text += f" in the {escape(scheme.where)} <code>{escape(scheme.field)}</code>"
+    if scheme.server:
+        text += f" of {_link(scheme.server, 'the authorization server')}"
+    if how := [FLOWS[flow] for flow in scheme.flows if flow in FLOWS]:
+        text += f": log in {escape(', or '.join(how))}"
+    if scopes := required_scopes(card, scheme.name):
+        words = ", ".join(f"<code>{escape(each)}</code>" for each in scopes)
+        text += f", with the scopes {words}" if len(scopes) > 1 else f", with the scope {words}"
+    return text + (f" ({escape(scheme.description)})" if scheme.description else "")

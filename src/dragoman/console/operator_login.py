@@ -23,6 +23,7 @@ from dragoman.client import HTTPTransport, TransportRequest
 from dragoman.console.access import KEY, Credentials, origin_of
 from dragoman.console.http import ConsoleError, Request
 from dragoman.console.session import ACT, ALL, SEE, Operator, cookie_name, opened, sealed
+from dragoman.console.source import required_scopes
 
 PATH = "/console/login/code"
 """Where the browser comes back to."""
@@ -197,9 +198,6 @@ def _scopes(
     card: Mapping[str, Any], name: str, offered: Sequence[str], own: Sequence[str]
 ) -> list[str]:
     """The scopes to ask for: what the agent requires, and the console's `own` that are offered."""
-    found: dict[str, None] = {}
-    for requirement in card.get("securityRequirements") or ():
-        wanted = (requirement.get("schemes") or {}).get(name) or {}
-        found |= dict.fromkeys(wanted.get("list") or ())
+    found = dict.fromkeys(required_scopes(card, name))
     found |= dict.fromkeys(each for each in ("openid", *own) if each in offered)
     return list(found)

@@ -241,6 +241,15 @@ def _place(known: Sequence[str]) -> Callable[[str], int]:
     return lambda name: known.index(name) if name in known else len(known)
 
 
+def required_scopes(card: Any, name: str) -> list[str]:
+    """The scopes that a card requires with a scheme."""
+    found: dict[str, None] = {}
+    for requirement in card.get("securityRequirements") or ():
+        wanted = (requirement.get("schemes") or {}).get(name) or {}
+        found |= dict.fromkeys(map(str, wanted.get("list") or ()))
+    return list(found)
+
+
 FLOWS = {"authorizationCode": "code", "deviceCode": "device", "clientCredentials": "client"}
 """The flows of OAuth that work here, and their short names."""
 
