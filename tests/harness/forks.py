@@ -12,6 +12,7 @@ import asyncio
 import atexit
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -21,16 +22,22 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "dragoman"
 SERVES = (
     *("aiohttp", "asyncpg", "httptools", "uvicorn.protocols.http.httptools_impl", "uvloop"),
     *("dragoman.cli.serve", "dragoman.client", "dragoman.server.app"),
+    *("dragoman.cli.agent_commands", "dragoman.cli.completion", "dragoman.cli.db_commands"),
+    *("dragoman.cli.mcp_commands", "dragoman.cli.payments_commands", "dragoman.cli.wallet_command"),
+    *("dragoman.cli.console_command", "dragoman.cli.registry_parser", "dragoman.stores.memory"),
+    *("dragoman.stores.postgres.admin", "dragoman.stores.sqlite.admin"),
     *("dragoman.stores.postgres", "dragoman.stores.sqlite", "dragoman.bells.postgres"),
 )
 """What a command that serves or calls imports; what is not installed is left out. grpc is never
@@ -166,6 +173,7 @@ def main(orders: socket.socket, preload: Sequence[str]) -> None:
     for name in preload:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
+    gc.freeze()  # or each process would look at all of it once more when it ends
     waiting: set[int] = set()
     while True:
         _, fds, _, _ = socket.recv_fds(orders, 1, 5)
@@ -223,10 +231,26 @@ def run(fds: list[int]) -> None:
     first = folder if what == COMMAND else str(Path(what).parent)
     sys.path[:0] = [first, *environment.get("PYTHONPATH", "").split(os.pathsep)]
     sys.argv = [what, *arguments]
-    if what != COMMAND:
+    try:
+        if what == COMMAND:
+            sys.exit(importlib.import_module("dragoman.cli").main())
         runpy.run_path(what, run_name="__main__")
         sys.exit()
-    sys.exit(importlib.import_module("dragoman.cli").main())
+    except SystemExit as ended:
+        leave(ended.code)
+
+
+def leave(code: object) -> NoReturn:
+    """End as an interpreter does, but leave the memory to the kernel."""
+    if code is not None and not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(ValueError):  # closed
+            stream.flush()
+    os._exit(code or 0)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ STATE = "0xe94a0102"
 """The selector of `authorizationState(address,bytes32)`."""
 BALANCE = "0x70a08231"
 """The selector of `balanceOf(address)`."""
+LOGS = 4
+"""How many logs of a nonce are looked at: an honest node has one."""
 BLOCKS = 9_000
 """How many blocks to look back: nodes limit it."""
 MARGIN = 60
@@ -34,6 +36,8 @@ class Chain:
     def __init__(self, rpc: str, *, allow: Sequence[str] = (), timeout: float = 10.0) -> None:
         if not rpc.startswith(("https://", "http://")):
             raise ValueError("Chain: the URL must start with https://")
+        if not timeout > 0:
+            raise ValueError("Chain: timeout must be greater than 0")
         self._rpc, self._allow, self._timeout = rpc, tuple(allow), timeout
 
     async def _settled(self, required: Requirement, authorization: Authorization) -> Receipt | None:
@@ -56,7 +60,7 @@ class Chain:
             logs = await self._ask(egress, "eth_getLogs", search)
             if not isinstance(logs, list):
                 raise NoAnswer("the node gave no list of logs")
-            for log in logs:
+            for log in logs[:LOGS]:
                 transaction = log.get("transactionHash") if isinstance(log, dict) else None
                 if not isinstance(transaction, str):
                     continue
@@ -70,7 +74,7 @@ class Chain:
                     )
             # no log proves nothing: the transfer may be older than what was searched
             over = now > authorization.valid_before + MARGIN
-            if not over or await self._used(egress, required, authorization):
+            if not over or await self._used(egress, required, authorization, number):
                 return None
             return Receipt(
                 success=False,
@@ -94,12 +98,13 @@ class Chain:
         return Egress(allow=self._allow, timeout=self._timeout, max_response=1024 * 1024)
 
     async def _used(
-        self, egress: Egress, required: Requirement, authorization: Authorization
+        self, egress: Egress, required: Requirement, authorization: Authorization, block: int
     ) -> bool:
-        """Whether the nonce was used, for a transfer or for nothing."""
+        """Whether the nonce was used, for a transfer or for nothing. A node that does not know the
+        block yet gives no answer."""
         data = STATE + _padded(authorization.payer)[2:] + authorization.nonce[2:]
         call = {"to": required.asset, "data": data}
-        return _number(await self._ask(egress, "eth_call", call, "latest")) != 0
+        return _number(await self._ask(egress, "eth_call", call, hex(block))) != 0
 
     async def _ask(self, egress: Egress, method: str, *params: Any) -> Any:
         body = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -52,6 +53,7 @@ SETTLE_TIME = 30
 """How many seconds before the end of the authorization work must end that is paid afterwards."""
 LEAST = 60
 """How many seconds the authorization of such a payment must be valid at least."""
+SILENCE = "the facilitator gave no answer"
 RECORDS = 3
 """How often to try again to record a payment."""
 
@@ -213,14 +215,16 @@ class Collection:
             try:
                 verdict = await facilitator._verify(payload, found)
             except NoAnswer as error:
-                silence = str(error)
+                host = urlsplit(facilitator.url).hostname
+                logger.warning("the facilitator at %s did not check a payment: %s", host, error)
                 continue
             if not verdict.valid:
                 return refused(error_of(verdict.reason), "the facilitator refuses the payment")
             if not await self._reserve(payload.authorization, found):
                 return refused(PaymentError.DUPLICATE_NONCE, "the payment was used before")
             return Checked(found, payload.authorization, facilitator=facilitator.url)
-        return refused(PaymentError.SETTLEMENT_FAILED, silence, silent=True)
+        # why is for the log: it may have addresses that the client must not see
+        return refused(PaymentError.SETTLEMENT_FAILED, SILENCE, silent=True)
 
     async def _reserve(self, signed: Authorization, required: Requirement) -> bool:
         """Whether this task is the first that uses the payment."""

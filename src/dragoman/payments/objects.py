@@ -20,6 +20,8 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 _NONCE = re.compile(r"0x[0-9a-fA-F]{64}")
 _SIGNATURE = re.compile(r"0x(?:[0-9a-fA-F]{2}){1,8192}")
 _NUMBER = re.compile(r"[0-9]{1,78}")
+LARGEST = 2**256 - 1
+"""The largest number that a contract can read."""
 MOST = 32
 """The most ways to pay that are read of one offer."""
 LONGEST = 2000
@@ -342,8 +344,8 @@ def _number(fields: Mapping[str, Any], name: str) -> int:
     text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     if isinstance(value, float) and value.is_integer():
         text = str(int(value))  # some senders of JSON know only floats
-    if not _NUMBER.fullmatch(text):
-        raise MalformedObject(f"{name}: expected a whole number")
+    if not _NUMBER.fullmatch(text) or int(text) > LARGEST:
+        raise MalformedObject(f"{name}: expected a whole number of at most 256 bits")
     return int(text)
 
 

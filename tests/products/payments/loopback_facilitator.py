@@ -110,7 +110,8 @@ class LoopbackFacilitator:
         self.settling, self.released = asyncio.Event(), asyncio.Event()
         self.on_settle: Any = None
         """Called once instead of `settle`."""
-        self.node_away = self.forgets = False
+        self.node_away = self.forgets = self.lags = False
+        self.more_logs: list[dict[str, str]] = []
         self.later = 0
         """How many seconds the clock of the chain is ahead."""
 
@@ -191,7 +192,7 @@ class LoopbackFacilitator:
             return []
         topic, payer, nonce = search["topics"]
         assert topic == "0x" + keccak(text="AuthorizationUsed(address,bytes32)").hex()
-        return [
+        return self.more_logs + [
             {"transactionHash": transaction}
             for transaction, signed in self.chain.mined.items()
             if (signed["nonce"], padded(signed["from"])) == (nonce, payer)
@@ -202,13 +203,18 @@ class LoopbackFacilitator:
         if data[:10] == "0x" + keccak(text="balanceOf(address)")[:4].hex():
             return hex(self.chain.balances["0x" + data[-40:]])
         assert data[:10] == "0x" + keccak(text="authorizationState(address,bytes32)")[:4].hex()
+        if self.lags and block == "latest":
+            return hex(0)
         used = {
             padded(payer)[2:] + nonce[2:]: transaction
             for (payer, nonce), transaction in self.chain.used.items()
         }
         return f"0x{int(data[10:] in used):064x}"
 
-    def _eth_getTransactionReceipt(self, transaction: str) -> dict[str, Any]:
+    def _eth_getTransactionReceipt(self, transaction: str) -> dict[str, Any] | None:
+        self.asked["receipt"] += 1
+        if transaction not in self.chain.mined:
+            return None
         signed = self.chain.mined[transaction]
         used = "0x" + keccak(text="AuthorizationUsed(address,bytes32)").hex()
         topic = "0x" + keccak(text="Transfer(address,address,uint256)").hex()

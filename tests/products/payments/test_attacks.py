@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from dragoman import Agent, App, Part, TaskState
 from dragoman.client import Client
-from dragoman.payments import Chain, Facilitator, Merchant
+from dragoman.payments import Chain, Facilitator, Merchant, Price
 from dragoman.payments.extension import ERROR, RECEIPTS, STATUS
 from tests.products.payments import parts
 from tests.products.payments.loopback_facilitator import (
     NETWORK,
     PAYER,
     SHOP,
+    TOKEN,
     LoopbackFacilitator,
 )
 from tests.products.payments.parts import PRICE, Shop, offer_of, payment, submitted
@@ -313,6 +314,80 @@ async def test_malformed_payments(facilitator: LoopbackFacilitator, case: str) -
         result = await client.task(asked.task.id).reply(submitted(payload))  # type: ignore[union-attr]
     assert said(result)[ERROR] == "INVALID_SIGNATURE"
     assert (shop.worked, facilitator.asked) == ([], {})
+
+
+@pytest.mark.parametrize("name", ["valid_before", "value", "valid_after"])
+@pytest.mark.parametrize("number", [2**64, 2**256 - 1, 2**256, 10**78 - 1])
+async def test_numbers_without_an_end(
+    facilitator: LoopbackFacilitator, name: str, number: int
+) -> None:
+    """A payment that is valid for ever is a payment; other numbers are refused."""
+    shop = Shop(facilitator)
+    async with shop.connect() as client:
+        asked = await client.send("tides")
+        fits = number < 2**256
+        payload = await payment(offer_of(asked), **({name: number} if fits else {}))
+        camel = {"valid_before": "validBefore", "valid_after": "validAfter"}.get(name, name)
+        payload["payload"]["authorization"][camel] = str(number)
+        result = await client.task(asked.task.id).reply(submitted(payload))  # type: ignore[union-attr]
+    if fits and name == "valid_before":
+        assert (result.text, shop.kinds) == ("All about tides", ["settled"])
+        return
+    assert result.state is TaskState.INPUT_REQUIRED
+    assert said(result)[ERROR] in ("INVALID_AMOUNT", "EXPIRED_PAYMENT", "INVALID_SIGNATURE")
+    assert (shop.worked, shop.kinds, facilitator.asked) == ([], [], {})
+
+
+async def test_a_large_price_of_a_token_with_many_decimals(
+    facilitator: LoopbackFacilitator,
+) -> None:
+    """Its units are more than 64 bits."""
+    facilitator.chain.balances[PAYER.lower()] = 10**30
+    price = Price("1000", replace(TOKEN, decimals=18), to=SHOP)
+    shop = Shop(facilitator, price)
+    async with shop.connect() as client:
+        result = await paid(client)
+    assert (result.text, shop.kinds) == ("All about tides", ["settled"])
+    assert [one.amount for one in shop.records] == [10**21]
+
+
+async def test_a_node_with_logs_without_an_end(facilitator: LoopbackFacilitator) -> None:
+    """A nonce can be used once: more logs are not looked at."""
+    node = Chain(f"{facilitator.url}/rpc", allow=["127.0.0.1"])
+    shop = Shop(facilitator, chains={NETWORK: node})
+    facilitator.more_logs = [{"transactionHash": f"0xee{number:062x}"} for number in range(500)]
+    async with shop.connect() as client:
+        result = await paid(client)
+    assert (result.state, shop.kinds) == (TaskState.FAILED, ["unsettled"])
+    assert facilitator.asked["receipt"] < 20
+
+
+async def test_a_node_that_lags(facilitator: LoopbackFacilitator) -> None:
+    """Several nodes answer at one address, and one of them does not know the latest block yet: that
+    a nonce is unused must be said of the block whose time is past the authorization."""
+    node = Chain(f"{facilitator.url}/rpc", allow=["127.0.0.1"])
+    shop = Shop(facilitator, chains={NETWORK: node})
+    facilitator.later, facilitator.forgets, facilitator.lags = 3600, True, True
+    async with shop.connect() as client:
+        result = await paid(client)
+    assert (result.state, shop.kinds) == (TaskState.FAILED, ["unsettled"])
+    assert facilitator.chain.balances[SHOP.lower()] == UNITS
+
+
+async def test_the_client_is_not_told_about_the_facilitator(
+    facilitator: LoopbackFacilitator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its name, its address and what is wrong with it are for the log."""
+    away = Facilitator("http://10.1.2.3:8402/secret", timeout=0.5)
+    shop = Shop(facilitator, facilitator=away)
+    async with shop.connect() as client:
+        result = await paid(client)
+    assert said(result)[ERROR] == "SETTLEMENT_FAILED"
+    shown = f"{result.text} {said(result)}"
+    assert "the facilitator gave no answer" in shown
+    for secret in ("10.1.2.3", "8402", "public", "allow"):
+        assert secret not in shown
+    assert "10.1.2.3" in caplog.text
 
 
 async def test_a_payment_that_expires_between_check_and_settlement(
