@@ -643,7 +643,9 @@ def test_without_uvloop(here: Path) -> None:
         [sys.executable, "-c", probe], env=environment(**env), capture_output=True, check=False
     )
     assert blocked.returncode == 1  # it is not there
-    with server_process(here, "booking:agent", "--set", "request_timeout=3", **env) as served:
+    with server_process(
+        here, "booking:agent", "--set", "request_timeout=3", anew=True, **env
+    ) as served:
         served.until(served.send("hello")["id"], "COMPLETED")
         # the other parser has the same deadline, and a limit
         for sent, status in ((b"GET / HT", 408), (b"GET / HTTP/1.1\r\nA: " + b"x" * 90_000, 400)):

@@ -90,7 +90,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def test_no_handler_ends_the_server(here: Path) -> None:
-    with server_process(here, "raising:agent") as served:
+    with server_process(here, "raising:agent", anew=True) as served:
         for kind in ("coroutine", "streams", "function", "generator", "canceled"):
             for odd in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
                 task = served.send(odd, metadata={"skill": kind})["id"]
@@ -127,7 +127,7 @@ def told(served: ServerProcess, text: str) -> None:
 
 
 def test_a_server_without_certificates_goes_on(here: Path) -> None:
-    with server_process(here, "booking:agent") as served:
+    with server_process(here, "booking:agent", anew=True) as served:
         for _ in range(2):
             told(served, "SIGHUP: there is no certificate to reload")
         served.until(served.send("hi")["id"], "COMPLETED")
@@ -154,7 +154,7 @@ def test_a_renewed_certificate_is_shown(here: Path, monkeypatch: pytest.MonkeyPa
     flags = ("--set", f"cert={used}", "--set", f"grpc_port={port}", "--port", str(url))
     known = f"https://127.0.0.1:{url}"
     monkeypatch.setenv("SSL_CERT_FILE", str(first.file))
-    with server_process(here, "booking:agent", *flags, url=known) as served:
+    with server_process(here, "booking:agent", *flags, url=known, anew=True) as served:
         before = shown(known)
         assert greeted(port, first)
         used.write_bytes(second.file.read_bytes())
@@ -204,7 +204,9 @@ def test_a_worker_goes_on_and_ends_at_the_second_signal(here: Path, database: st
     flags = ("--set", "drain_timeout=600")
     with (
         working(here, database, *flags) as worker,
-        server_process(here, "booking:agent", "--store", database, "--serve-only") as served,
+        server_process(
+            here, "booking:agent", "--store", database, "--serve-only", anew=True
+        ) as served,
     ):
         told(worker, "SIGHUP: a worker has no certificate to reload")
         served.until(served.send("hi")["id"], "COMPLETED")
@@ -218,7 +220,7 @@ def test_a_worker_goes_on_and_ends_at_the_second_signal(here: Path, database: st
 
 
 def test_the_second_signal_stops_it_now(here: Path) -> None:
-    with server_process(here, "booking:agent", "--set", "drain_timeout=600") as served:
+    with server_process(here, "booking:agent", "--set", "drain_timeout=600", anew=True) as served:
         served.until(served.send("wait")["id"], "WORKING")
         served.process.send_signal(signal.SIGTERM)
         eventually(lambda: "draining" in served.text())
@@ -227,7 +229,7 @@ def test_the_second_signal_stops_it_now(here: Path) -> None:
 
 def test_bodies_that_never_come_do_not_delay_its_end(here: Path) -> None:
     head = b"POST /message:send HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    with server_process(here, "booking:agent") as served, ExitStack() as stack:
+    with server_process(here, "booking:agent", anew=True) as served, ExitStack() as stack:
         address = ("127.0.0.1", urlsplit(served.url).port)
         peers = [stack.enter_context(socket.create_connection(address, 10)) for _ in range(20)]
         for number, peer in enumerate(peers):

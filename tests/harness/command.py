@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from tests.harness import trust
-from tests.harness.forks import COMMAND, SERVERS
+from tests.harness.forks import COMMAND, SERVERS, Forked
 from tests.harness.trust import trusted
 
 AGENTS = '''
@@ -141,7 +141,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> str:
 class ServerProcess:
     """A running `dragoman serve`."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     log: Path
     url: str = ""
 
@@ -176,7 +176,7 @@ class ServerProcess:
             self.process.send_signal(number)
         try:
             return self.process.wait(within)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, TimeoutError):
             pytest.fail(f"still there after {within} s:\n{self.text()}")
 
 
@@ -194,19 +194,36 @@ SERVE = ("-m", "dragoman", "serve", "--port", "0")
 
 @contextmanager
 def server_process(
-    here: Path, *arguments: str, url: str = "", command: tuple[str, ...] = SERVE, **env: str
+    here: Path,
+    *arguments: str,
+    url: str = "",
+    command: tuple[str, ...] = SERVE,
+    anew: bool = False,
+    **env: str,
 ) -> Iterator[ServerProcess]:
-    """Start `dragoman serve`, on a free port or at a URL, and wait until it is ready."""
-    log = here / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *command, *arguments],
-            cwd=here,
-            env=environment(**env),
-            stdout=subprocess.PIPE,
-            stderr=output,
-            start_new_session=True,
-        )
+    """Start `dragoman serve`, on a free port or at a URL, and wait until it is ready: in a forked
+    process, or in a new interpreter if the test is of that, or of child processes."""
+    anew = anew or command != SERVE or "--reload" in arguments
+    log, written = here / "log", here / "stdout"
+    process: subprocess.Popen[bytes] | Forked
+    with log.open("wb") as output, written.open("wb") as stdout:
+        if anew:
+            process = subprocess.Popen(
+                [sys.executable, *command, *arguments],
+                cwd=here,
+                env=environment(**env),
+                stdout=stdout,
+                stderr=output,
+                start_new_session=True,
+            )
+        else:
+            process = SERVERS.start(
+                *(COMMAND, *command[2:], *arguments),
+                folder=here,
+                environment=environment(**env),
+                stdout=stdout.fileno(),
+                stderr=output.fileno(),
+            )
     found = ServerProcess(process, log, url)
 
     def ready() -> bool:
@@ -227,8 +244,6 @@ def server_process(
     finally:
         if process.poll() is None:
             # with the child processes of --reload, which share its session
-            os.killpg(process.pid, signal.SIGKILL)
+            (os.killpg if anew else os.kill)(process.pid, signal.SIGKILL)
             process.wait()
-        assert process.stdout is not None
-        assert process.stdout.read() == b"", "logs belong on stderr"
-        process.stdout.close()
+        assert written.read_bytes() == b"", "logs belong on stderr"

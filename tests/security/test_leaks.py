@@ -227,7 +227,7 @@ def test_a_canary_in_every_secret(tmp_path: Path, form: str, sealed: bool) -> No
         **({"ENCRYPTION_KEYS": key} if sealed else {}),
     }
     env = {f"DRAGOMAN_{name}": value for name, value in settings.items()}
-    with server_process(tmp_path, "house:app", **env) as server:
+    with server_process(tmp_path, "house:app", anew=True, **env) as server:
         card = httpx.get(f"{server.url}/.well-known/agent-card.json").json()
         (port,) = (
             int(each["url"].rpartition(":")[2])

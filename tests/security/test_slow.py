@@ -388,7 +388,7 @@ async def test_a_process_lets_go_of_them(
     monkeypatch.setenv("SSL_CERT_FILE", file)
     limits = ("--set", "request_timeout=18", "--set", "stall=4")
     more = ("--cert", file) if secured else ()
-    with server_process(tmp_path, "booking:agent", *limits, *more) as running:
+    with server_process(tmp_path, "booking:agent", *limits, *more, anew=True) as running:
         files = Path(f"/proc/{running.process.pid}/fd")
         plain = running.url.replace("https", "http")
 

@@ -82,6 +82,8 @@ def parrot() -> Agent:
 
     @agent.handler(reply=True)
     async def handle(turn: Turn) -> AsyncIterator[Any]:
+        if turn.text == "hold":
+            await GATE.wait()
         yield turn.reply(f"You said {turn.text}.")
 
     return agent
@@ -252,10 +254,31 @@ async def test_direct_replies_stay_after_a_reload(seen: Watched, running: Runnin
     await say(page, "two")
     await page.wait_for_selector(".bubble.theirs:has-text('You said two.')")
     await page.reload()
-    await page.wait_for_selector(".bubble.theirs:has-text('You said two.')")
-    texts = await page.locator(".bubble .text, .bubble .markdown").all_inner_texts()
-    said = [text.strip() for text in texts]
-    assert said == ["one", "You said one.", "two", "You said two."]
+    other: Any = await page.context.new_page()  # it shares no storage of the first tab
+    await other.goto(page.url)
+    for each in (page, other):
+        await each.wait_for_selector(".bubble.theirs:has-text('You said two.')")
+        texts = await each.locator(".bubble .text, .bubble .markdown").all_inner_texts()
+        said = [text.strip() for text in texts]
+        assert said == ["one", "You said one.", "two", "You said two."]
+    await page.wait_for_selector(".contexts a:has-text('one')")
+    await other.close()
+
+
+async def test_a_direct_reply_that_comes_after_a_reload(seen: Watched, running: Running) -> None:
+    GATE.clear()
+    page: Any = seen.page
+    await begin(page, running, "parrot")
+    await say(page, "one")
+    await page.wait_for_selector(".bubble.theirs:has-text('You said one.')")
+    await say(page, "hold")
+    await page.wait_for_selector(".bubble.mine:has-text('hold')")
+    await page.reload()
+    await page.wait_for_selector(".bubble.mine:has-text('hold')")
+    GATE.set()
+    await page.wait_for_selector(".bubble.theirs:has-text('You said hold.')")
+    assert await page.locator(".bubble.mine").count() == 2
+    GATE.clear()
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def server(here: Path, store: str, port: int) -> Iterator[ServerProcess]:
     root = str(Path(__file__).parents[3])
     path = os.pathsep.join((root, str(Path(root, "src"))))
     with server_process(
-        here, agent, "--grpc-port", str(port), "--store", store, PYTHONPATH=path
+        here, agent, "--grpc-port", str(port), "--store", store, anew=True, PYTHONPATH=path
     ) as found:
         yield found
 
