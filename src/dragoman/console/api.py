@@ -17,6 +17,7 @@ from dragoman.console.http import ConsoleError, NotFound, Request, Response, Rou
 from dragoman.console.process_charts import processes_view
 from dragoman.console.session import Operator
 from dragoman.console.shapes import TablePage
+from dragoman.console.source import ServedAgents
 from dragoman.console.task_details import details
 from dragoman.console.timeline import (
     entry_view,
@@ -281,6 +282,18 @@ async def agents(request: Request, console: Console, operator: Operator) -> Resp
     return Response({"agents": await console.source.agents(request)})
 
 
+async def conversation(
+    request: Request, console: Console, operator: Operator, key: str
+) -> Response:
+    """What was said in a context of the chat, also without a task. It is the caller's own."""
+    source, context = console.source, request.one("context")
+    if not isinstance(source, ServedAgents):
+        raise NotFound("only the console of a server has this")
+    if source.needs_caller(operator):
+        raise ConsoleError("log in first as a caller of this agent", 401)
+    return Response({"said": await source.said(operator, key, context) if context else []})
+
+
 async def fleet(request: Request, console: Console, operator: Operator) -> Response:
     """The processes that serve and work."""
     found = await console.reader.fleet()
@@ -307,6 +320,7 @@ ROUTES: list[Route] = [
     Route("GET", f"{ONE}/files/{{entry}}/{{index}}", entry_file),
     Route("GET", f"{ONE}/at/{{number}}/{{place}}/{{index}}", task_file),
     Route("GET", f"{ONE}/at/{{number}}/{{place}}/{{outer}}/{{index}}", task_file),
+    Route("GET", f"{API}/agents/{{key}}/conversation", conversation),
     Route("GET", f"{API}/webhooks", webhooks),
     Route("GET", f"{API}/fleet", fleet),
 ]

@@ -7,6 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from dragoman import Part, Role
+
 
 class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A value of the API. Empty fields are omitted."""
@@ -66,6 +68,20 @@ class SchemeView(Shape, frozen=True, kw_only=True):
     """For OAuth: whether the server is of another origin than the agent."""
     used: bool = False
     """Whether there are credentials for it."""
+
+
+class SaidView(Shape, frozen=True, kw_only=True):
+    """What was said in a conversation of the chat."""
+
+    kind: str
+    """`message` (of the caller), `artifact`, `question` or `answer`."""
+    role: Role
+    parts: Sequence[Part]
+    task_id: str = ""
+    """Empty if the agent answered without a task."""
+    at: str
+    """When the message was accepted that began this turn."""
+    metadata: Mapping[str, Any] | None = None
 
 
 class TaskView(Shape, frozen=True, kw_only=True):

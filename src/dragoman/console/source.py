@@ -12,9 +12,11 @@ from dragoman import App, Caller
 from dragoman.conformance.card import check
 from dragoman.console.http import SAFE, NotFound, Request
 from dragoman.console.session import Operator
-from dragoman.console.shapes import AgentName, AgentView, FindingView, SchemeView
+from dragoman.console.shapes import AgentName, AgentView, FindingView, SaidView, SchemeView
 
 CARD = "/.well-known/agent-card.json"
+TURNS = 100
+"""The most turns of a conversation that the chat shows: as many as the tasks that it lists."""
 INSIDE = "http://inside"
 """The address of agents of the same process, which no browser can open."""
 
@@ -178,6 +180,23 @@ class ServedAgents:
             return {"type": "http.request", "body": body, "more_body": False}
 
         await self.app.for_caller(operator.caller)(scope, receive, safe)
+
+    async def said(self, operator: Operator, key: str, context: str) -> list[SaidView]:
+        """What the caller of the chat and an agent have said in a context. Raises NotFound."""
+        if key not in self.app.agents:
+            raise NotFound("there is no such agent")
+        found = await self.app.conversation(operator.caller, key, context, TURNS, characters=0)
+        return [
+            SaidView(
+                kind=each.kind,
+                role=each.role,
+                parts=each.parts,
+                task_id=each.task_id,
+                at=each.at,
+                metadata=each.metadata,
+            )
+            for each in found
+        ]
 
     async def close(self) -> None:
         """There is nothing to close."""

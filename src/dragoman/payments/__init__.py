@@ -9,9 +9,9 @@
     async with Client.connect(url, answer=wallet) as agent: ...
 
 `objects` has the values of x402, `extension` their place in A2A messages, `checks` compares a
-payment with an offer. `merchant`, `collection`, `settlement`, `lookup`, `books`, `facilitator` and
-`chain` are the side that is paid, `wallet`, `ledger` with its places `ledger_file` and
-`ledger_table`, and `signing` the side that pays.
+payment with an offer. `merchant` with its `terms`, `collection`, `settlement`, `lookup`, `books`,
+`facilitator` and `chain` are the side that is paid, `wallet` with `wallet_options`, `ledger` with
+its places `ledger_file` and `ledger_table`, and `signing` the side that pays.
 """
 
 from __future__ import annotations

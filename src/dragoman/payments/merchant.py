@@ -86,9 +86,15 @@ class Merchant:
     def price(self, price: Price | PriceOf) -> PaidSkill:
         """Return the gate of a skill that costs this. A function gets the turn, and returns the
         price of its request; None, or one of 0, is free."""
-        if self._terms.settle == "after" and isinstance(price, Price) and price.timeout <= LEAST:
-            raise ValueError(f"Price: timeout must be greater than {LEAST} with settle='after'")
+        if isinstance(price, Price):
+            check_time(price, self._terms)
         return PaidSkill(self, price)
+
+
+def check_time(price: Price, terms: Terms) -> None:
+    """Raise ValueError if work that is paid afterwards could not end in time."""
+    if terms.settle == "after" and price.timeout <= LEAST:
+        raise ValueError(f"Price: timeout must be greater than {LEAST} with settle='after'")
 
 
 class PaidSkill:
@@ -164,8 +170,14 @@ class PaidSkill:
         if not isinstance(price, Price):
             price = price(turn)
             price = await price if inspect.isawaitable(price) else price
+        if not isinstance(price, Price | None):
+            name = type(price).__name__
+            raise TypeError(
+                f"the function of a price must return a Price or None, and not a {name}"
+            )
         if price is None or not price.units:
             return None
+        check_time(price, self._terms)
         about = f"{turn.skill or 'The default skill'} of task {turn.task.id}"
         required = price._requirement(description=about)
         if uri:

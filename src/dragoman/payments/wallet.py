@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,7 +34,6 @@ from dragoman.payments.facilitator import NoAnswer
 from dragoman.payments.ledger import (
     DAY,
     Ledger,
-    LedgerPlace,
     Signed,
     SignedPayment,
     WalletLimits,
@@ -43,7 +41,7 @@ from dragoman.payments.ledger import (
     shown_amount,
     signed_payment,
 )
-from dragoman.payments.networks import TEST_ASSETS, Asset, decimal, network_of
+from dragoman.payments.networks import TEST_ASSETS, Asset, network_of
 from dragoman.payments.objects import (
     SCHEME,
     Authorization,
@@ -56,12 +54,21 @@ from dragoman.payments.objects import (
     read_offer,
 )
 from dragoman.payments.signing import Signer, key_signer, new_nonce, sign
+from dragoman.payments.wallet_options import (
+    by_origin,
+    ledger_place,
+    limit,
+    origin_of,
+    receiver,
+    usual_file,
+)
 
 logger = logging.getLogger("dragoman.payments")
 
 LONGEST = 600
 """The longest time in seconds for which an authorization is valid."""
-PORTS = {"http": 80, "https": 443}
+LONGEST_ID = 500
+"""The most characters of the id of a task."""
 SIGNATURE = re.compile(r"0x(?:[0-9a-fA-F]{2}){64,8192}")
 ADVICE = "name it in `receivers`, or approve it in `on_payment`"
 ASKED_AT_ONCE = 100
@@ -117,19 +124,19 @@ class Wallet:
     ) -> None:
         self._signer = key_signer(key) if isinstance(key, str) else key
         self.address = self._signer.address
-        self._per_call = _limit("per_call", per_call)
-        self._per_day = _limit("per_day", per_day)
+        symbols = {asset.symbol for asset in assets}
+        self._per_call = limit("per_call", per_call, symbols)
+        self._per_day = limit("per_day", per_day, symbols)
         self._assets = {(asset.network, asset.address.lower()): asset for asset in assets}
         self._per_task: tuple[tuple[Decimal, str], ...] = ()
-        self._only = receivers.lower() if isinstance(receivers, str) else ""
-        given = receivers if isinstance(receivers, Mapping) else {}
-        self._given = {_origin(url): to.lower() for url, to in given.items()}
+        self._only = receiver(receivers) if isinstance(receivers, str) and receivers else ""
+        self._given = by_origin(receivers if isinstance(receivers, Mapping) else {})
         self._on_payment = on_payment
         self._chains = {network_of(name): chain for name, chain in (chains or {}).items()}
         if store and file is not None:
             raise ValueError("Wallet: give file or store, not both")
-        self.file = None if store else Path(file) if file is not None else _usual(self.address)
-        self._ledger = _ledger(self.address, self.file, store)
+        self.file = None if store else Path(file) if file is not None else usual_file(self.address)
+        self._ledger = ledger_place(self.address, self.file, store)
 
     def __repr__(self) -> str:
         return f"Wallet({self.address})"
@@ -138,8 +145,9 @@ class Wallet:
         """Return this wallet for the clients of turns (`turn.connect`, bridges, an orchestrator):
         it pays at most this amount on behalf of one task, such as `0.50 USDC`, also if the task
         runs again. The limits of the whole wallet apply, too. Raises ValueError."""
+        symbols = {asset.symbol for asset in self._assets.values()}
         found = copy.copy(self)
-        found._per_task = (*self._per_task, _limit("part", most))
+        found._per_task = (*self._per_task, limit("part", most, symbols))
         return found
 
     @property
@@ -160,6 +168,11 @@ class Wallet:
             offer = read_offer(said[REQUIRED])
         except MalformedObject as error:
             raise PaymentRefused(f"the agent's offer cannot be read: {error}") from None
+        if len(paused.task.id) > LONGEST_ID:  # the ledger keeps it
+            raise PaymentRefused(
+                f"the agent asks for a payment, and the id of its task is longer than {LONGEST_ID} "
+                "characters"
+            )
         required, asset = self._choose(offer)
         _check_origin(required, paused.url, asset)
         await self._check_receiver(required, asset, paused)
@@ -167,7 +180,7 @@ class Wallet:
         paid = sum(receipt.success for receipt in receipts(paused.task))
         to = (required.network, required.asset.lower(), required.pay_to.lower())
         about = [paused.task.id, *to, required.amount, paid]
-        offered = digest(_origin(paused.url), *about)
+        offered = digest(origin_of(paused.url), *about)
         payload = await self._pay(offered, required, asset, offer.version, paused)
         return Message(
             message_id=f"x402-{digest(offered, question.message_id)[:32]}",
@@ -200,7 +213,7 @@ class Wallet:
         self, required: Requirement, asset: Asset, paused: PausedTask
     ) -> None:
         """Raise PaymentRefused unless the receiver is the agent's known one, or is approved now."""
-        origin, to = _origin(paused.url), required.pay_to.lower()
+        origin, to = origin_of(paused.url), required.pay_to.lower()
         place = f"{origin} {asset.network} {asset.address.lower()}"
         given = self._only or self._given.get(origin, "")
         known = given or (await self._ledger.read()).receivers.get(place, "")
@@ -269,7 +282,7 @@ class Wallet:
         self._check_limits(found, required, asset, paused, now)
         signed = Signed(
             offer=offered,
-            origin=_origin(paused.url),
+            origin=origin_of(paused.url),
             task=paused.task.id,
             on_behalf_of=paused.on_behalf_of,
             asset=asset.address,
@@ -295,7 +308,7 @@ class Wallet:
     def _check_limits(
         self, found: Ledger, required: Requirement, asset: Asset, paused: PausedTask, now: float
     ) -> None:
-        origin, amount = _origin(paused.url), Decimal(required.amount).scaleb(-asset.decimals)
+        origin, amount = origin_of(paused.url), Decimal(required.amount).scaleb(-asset.decimals)
         if self._per_task and not paused.on_behalf_of:
             raise PaymentRefused(
                 f"the agent asks for {asset.shown(required.amount)}; this part of the wallet pays "
@@ -386,60 +399,16 @@ def _pin(place: str, to: str, found: Ledger) -> None:
     found.receivers[place] = to
 
 
-def _usual(address: str) -> Path:
-    """The file of a wallet if none is given."""
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "dragoman" / f"wallet-{address.lower()}.json"
-
-
-def _ledger(address: str, file: Path | None, store: str) -> LedgerPlace:
-    """Where the ledger of a wallet is. Raises ValueError."""
-    if file is not None:
-        from dragoman.payments.ledger_file import LedgerFile
-
-        return LedgerFile(file)
-    if not store.startswith(("postgresql://", "postgres://")):
-        raise ValueError("Wallet: store: expected postgresql://…")
-    try:
-        from dragoman.payments.ledger_table import LedgerTable
-    except ModuleNotFoundError:
-        install = "asyncpg is not installed: pip install 'dragoman[postgres]'"
-        raise ModuleNotFoundError(install, name="asyncpg") from None
-    return LedgerTable(store, address)
-
-
 def requirement_with_domain(required: Requirement, asset: Asset) -> Requirement:
     """A way to pay with the EIP-712 domain of the asset that the wallet knows."""
     return replace(required, name=asset.name, domain_version=asset.version)
-
-
-def _limit(name: str, value: str) -> tuple[Decimal, str]:
-    amount, _, symbol = value.strip().partition(" ") if isinstance(value, str) else ("", "", "")
-    if not symbol.strip():
-        raise ValueError(f"Wallet: {name}: expected an amount and an asset, such as '0.50 USDC'")
-    found = decimal(amount)
-    if found < 0:
-        raise ValueError(f"Wallet: {name}: must not be less than 0")
-    return found, symbol.strip()
-
-
-def _origin(url: str) -> str:
-    """The origin of a URL, without a login; empty if it has none."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or PORTS.get(parts.scheme, 0)
-    except ValueError:
-        return ""
-    host = (parts.hostname or "").lower()
-    usual = port == PORTS.get(parts.scheme, 0)
-    return f"{parts.scheme}://{host}" + ("" if usual else f":{port}") if host else ""
 
 
 def _check_origin(required: Requirement, url: str, asset: Asset) -> None:
     """Raise PaymentRefused if an offer names a resource at another origin."""
     resource = required.resource
     try:
-        elsewhere = bool(urlsplit(resource).netloc) and _origin(resource) != _origin(url)
+        elsewhere = bool(urlsplit(resource).netloc) and origin_of(resource) != origin_of(url)
     except ValueError:
         elsewhere = True
     if elsewhere:

@@ -28,6 +28,8 @@ from dragoman.bindings.routing import Router
 from dragoman.bindings.sse import Streams
 from dragoman.bindings.trusted_hosts import TrustedHosts
 from dragoman.model.caller import Caller, Policy, unqualified
+from dragoman.model.caller import Scope as LogScope
+from dragoman.model.conversation import ConversationMessage
 from dragoman.model.errors import A2AError, Unavailable
 from dragoman.model.operator import may_act
 from dragoman.security.card_keys import CardKey
@@ -35,6 +37,7 @@ from dragoman.security.egress import Egress
 from dragoman.security.file_rules import Scan
 from dragoman.server import load_settings, startup_log, wiring
 from dragoman.server.app_options import AppOptions
+from dragoman.server.conversation import latest_turns
 from dragoman.server.gate_store import maintain, maintained
 from dragoman.server.maintenance import Maintenance
 from dragoman.server.reader import Shutdown
@@ -307,6 +310,26 @@ class App:
         Without these scopes, the application is that of `for_caller`.
         """
         return CallerApp(caller, lambda: self.bodies, self._serve_caller, operates=True)
+
+    async def conversation(
+        self,
+        caller: Caller,
+        agent: str,
+        context: str,
+        limit: int = 20,
+        *,
+        characters: int = 8_000,
+    ) -> list[ConversationMessage]:
+        """Return what this caller and an agent have said in a context, oldest first: the last
+        `limit` turns, also those that the agent answered without a task. It is
+        `Turn.conversation` for an application that shows a conversation to its caller. Raises
+        ValueError if there is no such agent."""
+        if agent not in self.agents:
+            raise ValueError(f"conversation: there is no agent {agent!r}")
+        if limit < 1 or characters < 0:
+            raise ValueError("conversation: limit must be at least 1, characters at least 0")
+        scope = LogScope(agent, caller.tenant, caller.qualified)
+        return await latest_turns(self.store, scope, context, limit, characters)
 
     async def redrive(self, caller: Caller, task: str, webhook: str = "") -> int:
         """Resume the delivery of the parked webhooks of a task, or of one of them, for an operator

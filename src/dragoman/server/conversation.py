@@ -54,6 +54,17 @@ async def conversation(
     return found
 
 
+async def latest_turns(
+    store: Store, scope: Scope, context: str, limit: int, characters: int
+) -> list[ConversationMessage]:
+    """What was said in a context until now: its last `limit` turns, oldest first."""
+    return await conversation(store, scope, context, _END, limit, characters, task="")
+
+
+_END = MessagePlace("", 0, "9999-12-31T23:59:59.999Z")
+"""After every message."""
+
+
 class _Turn:
     """One turn: a message, and what the agent said while it worked on it."""
 

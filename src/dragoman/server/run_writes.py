@@ -191,7 +191,10 @@ class RunWrites:
             if event is not self.turn._sound:
                 _readable(wire)  # a value that cannot be read back must not get into a log
             if not ours:
-                self._count(wire)
+                self._events += 1
+                self._bytes += len(wire)
+                if self._events > self._max_events or self._bytes > self._max_output:
+                    raise self._too_much()
             self._check(event)
         except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
             raise InvalidAgentResponse(str(error)) from error
@@ -244,21 +247,20 @@ class RunWrites:
             _readable(wire)
             if type(event) is TaskArtifactUpdateEvent:
                 self._check_artifact(event)
+            self._events += 1
+            self._bytes += len(wire)
+            if self._events > self._max_events or self._bytes > self._max_output:
+                raise self._too_much()
         except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
             raise InvalidAgentResponse(str(error)) from error
-        self._count(wire)
         artifact = event if type(event) is TaskArtifactUpdateEvent else None
         said = event if type(event) is TaskStatusUpdateEvent else None
         self.held.append(HeldEvent(artifact, said))
 
-    def _count(self, wire: bytes) -> None:
-        """Count what the handler writes. Raises InvalidAgentResponse."""
-        self._events += 1
-        self._bytes += len(wire)
-        if self._events > self._max_events or self._bytes > self._max_output:
-            raise InvalidAgentResponse(
-                f"the turn wrote more than {self._max_events} events or {self._max_output} bytes"
-            )
+    def _too_much(self) -> IllegalEvent:
+        return IllegalEvent(
+            f"the turn wrote more than {self._max_events} events or {self._max_output} bytes"
+        )
 
     def _drop(self, event: Event) -> None:
         name = type(event).__name__

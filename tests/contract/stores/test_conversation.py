@@ -17,6 +17,7 @@ from dragoman.dialects.versions import SUPPORTED
 from dragoman.model.caller import Call, Caller
 from dragoman.model.events import Entry
 from dragoman.model.types import SendMessageRequest
+from dragoman.server.conversation import latest_turns
 from dragoman.stores.admin import DatabaseAdmin, is_database
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Accepted, Store
@@ -134,6 +135,29 @@ async def test_direct_replies_are_part_of_it(store: Store) -> None:
     await talk.say("one")
     assert await talk.look() == [("message", "reply hello"), ("answer", "hello"), *turn_of("one")]
     assert [bool(item.task_id) for item in talk.found] == [False, False, True, True, True]
+
+
+async def test_what_was_said_until_now(store: Store) -> None:
+    """For somebody who looks at the conversation and is in no turn of it."""
+    talk = Talk(store, reply=True)
+    assert await latest_turns(store, talk.scope, "c", 9, 100) == []
+    await talk.say("reply hello")
+    await talk.say("elsewhere", context="d")
+    await talk.say("theirs", owner="they")
+    await talk.say("one")
+    await talk.say("waits", run=False)
+
+    async def said(limit: int, characters: int) -> Said:
+        found = await latest_turns(store, talk.scope, "c", limit, characters)
+        return [(each.kind, each.text) for each in found]
+
+    assert await said(9, 100) == [
+        *[("message", "reply hello"), ("answer", "hello")],
+        *turn_of("one"),
+        ("message", "waits"),
+    ]
+    short = [("message", "one"), ("artifact", ""), ("answer", "done one"), ("message", "waits")]
+    assert await said(2, 0) == short
 
 
 async def test_a_conversation_is_the_callers_own(store: Store) -> None:

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from dragoman import App
-from tests.products.console.parts import Running, booking, consoled, stored
+from dragoman import Agent, App, Caller, Message, Turn
+from tests.products.console.parts import TOKENS, Running, bearer, booking, consoled, stored
 
 
 @pytest.fixture
@@ -112,6 +113,44 @@ async def test_wrong_requests_are_refused_in_words(running: Running) -> None:
         late = await http.get(f"{one}/at/99999999999")
         assert late.json()["number"] == 4
         assert (await http.delete(one)).status_code == 405
+
+
+async def test_a_conversation_without_tasks_is_its_callers_own(tmp_path: Path) -> None:
+    agent = Agent("Parrot", description="Repeats.", version="1", key="parrot")
+
+    @agent.handler(reply=True)
+    async def handle(turn: Turn) -> Message:
+        return turn.reply(f"You said {turn.text}.")
+
+    app = App(agent, auth=TOKENS, store=stored(tmp_path))
+    message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
+    async with (
+        consoled(app, open=True, terminal=False) as running,
+        httpx.AsyncClient(base_url=running.url) as http,
+    ):
+        for name in ("olga", "otto"):
+            body = {"message": {**message, "contextId": "trip"}}
+            headers = {"a2a-version": "1.0", **bearer(name)}
+            sent = await http.post("/message:send", json=body, headers=headers)
+            assert sent.json()["message"]["contextId"] == "trip"
+
+        async def said(name: str, query: str = "context=trip", key: str = "parrot") -> Any:
+            path = f"/console/api/agents/{key}/conversation?{query}"
+            return await http.get(path, headers=bearer(name))
+
+        found = (await said("olga")).json()["said"]
+        texts = [(each["kind"], each["role"], each["parts"][0]["text"]) for each in found]
+        assert texts == [
+            ("message", "ROLE_USER", "hello"),
+            ("answer", "ROLE_AGENT", "You said hello."),
+        ]
+        assert all("taskId" not in each for each in found)
+        assert (await said("rita")).json() == {"said": []}  # another operator, another owner
+        assert (await said("olga", "")).json() == {"said": []}
+        assert (await said("olga", key="none")).status_code == 404
+        assert (await said("tom")).status_code == 404
+    with pytest.raises(ValueError, match="no agent 'none'"):
+        await app.conversation(Caller(), "none", "trip")
 
 
 async def test_the_files_of_the_page_are_not_sent_twice(running: Running) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,6 +18,7 @@ from dragoman.cli.console_command import ConsoleServer
 from dragoman.client import Client, HTTPTransport, read_card
 from dragoman.console import Console, RemoteAgent, StoredTasks
 from tests.harness.server import serving
+from tests.harness.stores import database
 from tests.products.console.parts import ACT, TOKENS, booking, consoled, stored
 
 
@@ -212,8 +214,9 @@ async def test_an_agent_that_is_not_there_is_an_error_in_words() -> None:
         assert failed["error"]["message"]
 
 
-async def test_a_store_is_shown_without_a_server(tmp_path: Path) -> None:
-    store = stored(tmp_path)
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_store_is_shown_without_a_server(tmp_path: Path, kind: str) -> None:
+    store = stored(tmp_path) if kind == "sqlite" else await asyncio.to_thread(database)
     async with consoled(App(booking(), store=store)) as running:
         task = await running.send("Rome")
     tokens: list[str] = []

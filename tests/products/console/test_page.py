@@ -60,7 +60,12 @@ async def test_the_table_shows_tasks_as_they_come(seen: Watched, running: Runnin
     page: Any = seen.page
     task = await running.send("Rome")
     await page.wait_for_selector(f'.row[href="#/task/{task["id"]}"] .state.completed')
-    await page.keyboard.press("j")
+    await page.keyboard.press("/")
+    assert await page.evaluate("document.activeElement.matches('input')")
+    await page.keyboard.press("Escape")
+    assert await page.evaluate("document.activeElement === document.body")
+    for key in ("j", "j", "k", "k"):  # there is one row, or a few
+        await page.keyboard.press(key)
     await page.keyboard.press("Enter")
     await page.wait_for_selector("text=Booked: Rome")
     assert page.url.endswith(f"#/task/{task['id']}")

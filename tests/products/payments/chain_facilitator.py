@@ -1,9 +1,10 @@
 """The facilitator of the reference package, which settles on a real chain. It runs in a test, or as
-a process of its own: `python -m tests.products.payments.chain_facilitator PORT NODE`."""
+a process of its own: `python -m tests.products.payments.chain_facilitator PORT NODE KEY FILE`."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -28,7 +29,9 @@ PATIENCE = 20.0
 class ChainFacilitator:
     """A server for `verify` and `settle`, and on `/rpc` the node."""
 
-    def __init__(self, node: str, *, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, node: str, *, key: str = FACILITATOR_KEY, patience: float = PATIENCE
+    ) -> None:
         self.url = ""
         self.asked: Counter[str] = Counter()
         self.bodies: list[dict[str, Any]] = []
@@ -38,8 +41,10 @@ class ChainFacilitator:
         self.before: Any = None
         """Is called with the payment before the next settlement."""
         self.released = asyncio.Event()
+        self.file = -1
+        """Where the nonces are written that are to be settled; -1 is nowhere."""
         self._node = node
-        signer = FacilitatorWeb3Signer(FACILITATOR_KEY, node, patience)
+        signer = FacilitatorWeb3Signer(key, node, patience)
         self._package = x402FacilitatorSync()
         self._package.register([NETWORK], ExactEvmScheme(signer))
         self._package.register_v1(["base-sepolia"], ExactEvmSchemeV1(signer))
@@ -63,7 +68,10 @@ class ChainFacilitator:
             await self.released.wait()
         payload = body["paymentPayload"]
         network = body["paymentRequirements"]["network"]
-        payer = payload["payload"]["authorization"]["from"]
+        signed = payload["payload"]["authorization"]
+        payer = signed["from"]
+        if self.file >= 0:
+            os.write(self.file, f"{signed['nonce']}\n".encode())
         said = {"transaction": "0x" + "44" * 32, "network": network, "payer": payer}
         if trouble == "lies":
             return web.json_response({"success": True, **said})
@@ -102,9 +110,11 @@ class ChainFacilitator:
 
 
 @asynccontextmanager
-async def chain_facilitator(node: str, *, port: int = 0) -> AsyncIterator[ChainFacilitator]:
+async def chain_facilitator(
+    node: str, *, port: int = 0, key: str = FACILITATOR_KEY
+) -> AsyncIterator[ChainFacilitator]:
     """Run one."""
-    found = ChainFacilitator(node)
+    found = ChainFacilitator(node, key=key)
     app = web.Application()
     routes = {"/verify": found.verify, "/settle": found.settle, "/rpc": found.rpc}
     app.add_routes([web.post(path, answer) for path, answer in routes.items()])
@@ -120,13 +130,14 @@ async def chain_facilitator(node: str, *, port: int = 0) -> AsyncIterator[ChainF
         await runner.cleanup()
 
 
-async def main(port: int, node: str) -> None:
-    """Serve until the process ends."""
-    async with chain_facilitator(node, port=port):
+async def main(port: int, node: str, key: str, file: str) -> None:
+    """Serve until the process ends. The nonces that are to be settled are written to a file."""
+    async with chain_facilitator(node, port=port, key=key) as found:
+        found.file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         sys.stderr.write("ready\n")
         sys.stderr.flush()
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(int(sys.argv[1]), *sys.argv[2:5]))

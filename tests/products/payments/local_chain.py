@@ -37,6 +37,8 @@ RICH = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
 """An account of anvil that is unlocked."""
 FACILITATOR_KEY = "0x2a871d0798f97d79848a013d4936a73bf4cc922c825d33c1cf7073dff6d409c6"
 """The key of the last account of anvil."""
+SECOND_KEY = "0xdbda1821b80551c9d65939329250298aa3472ba22feea921c0cf5d620ea67b97"
+"""The key of the last account but one."""
 MINTED = 1_000_000_000_000
 
 

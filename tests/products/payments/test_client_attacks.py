@@ -176,11 +176,17 @@ async def test_the_price_is_raised_between_question_and_payment(
 
 
 @pytest.mark.parametrize(
-    "amount", [10**77, 2**256, 500_001, 50_000_000_000_000_000_000_000_000_000_001]
+    "amount", [10**77, 2**256 - 1, 500_001, 50_000_000_000_000_000_000_000_000_000_001]
 )
 async def test_a_huge_price(tmp_path: Path, amount: int) -> None:
     crook = Crook(lambda number: offer(replace(PRICE._requirement(), amount=amount)))
     assert "limit per_call is 0.5 TEST" in str(await robbed(crook, wallet(tmp_path)))
+    assert crook.payloads == []
+
+
+async def test_a_price_that_no_contract_can_read(tmp_path: Path) -> None:
+    crook = Crook(lambda number: offer(replace(PRICE._requirement(), amount=2**256)))
+    assert "the agent's offer cannot be read" in str(await robbed(crook, wallet(tmp_path)))
     assert crook.payloads == []
 
 

@@ -84,6 +84,28 @@ async def test_a_price_that_cannot_be_made(facilitator: LoopbackFacilitator) -> 
     assert (shop.worked, facilitator.asked) == ([], {})
 
 
+@pytest.mark.parametrize(
+    ("given", "settle", "why"),
+    [
+        ("0.10", "before", "the function of a price must return a Price or None, and not a str"),
+        (Price("0.10", TOKEN, to=SHOP, timeout=60), "after", "timeout must be greater than 60"),
+    ],
+)
+async def test_a_function_with_a_wrong_price(
+    facilitator: LoopbackFacilitator,
+    caplog: pytest.LogCaptureFixture,
+    given: Any,
+    settle: Any,
+    why: str,
+) -> None:
+    """Its author is told what is wrong, and the client is not asked for a payment."""
+    shop = Shop(facilitator, lambda turn: given, settle=settle)
+    async with shop.connect() as client:
+        result = await client.send("tides")
+    assert result.state is TaskState.FAILED and why in caplog.text
+    assert (shop.worked, facilitator.asked) == ([], {})
+
+
 # ---- the card, and the extension
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import stat
 import subprocess
 import sys
@@ -38,7 +39,7 @@ from dragoman.payments import (
 )
 from dragoman.payments.extension import PAYLOAD, RECEIPTS, REQUIRED, STATUS, URIS
 from dragoman.payments.ledger_file import load
-from dragoman.payments.networks import KNOWN, TEST_ASSETS
+from dragoman.payments.networks import BASE_SEPOLIA_USDC, KNOWN, TEST_ASSETS
 from dragoman.payments.objects import Offer, offer_object, read_payload
 from dragoman.payments.signing import key_signer, signer_of
 from tests.products.payments.loopback_facilitator import KEY, PAYER, SHOP, TOKEN
@@ -221,7 +222,7 @@ async def test_many_at_once(tmp_path: Path) -> None:
         ({"per_call": "0.25 TEST"}, ["a", "a", "a"], "0.2 TEST are counted.*per_call is 0.25"),
         ({"per_call": "0.09 TEST"}, ["a"], "asks for 0.1 TEST.*per_call is 0.09"),
         ({"per_day": "0.25 TEST"}, ["a", "b", "c"], "0.2 TEST are counted.*per_day is 0.25"),
-        ({"per_day": "5 USDC"}, ["a"], "per_day is 5 USDC"),
+        ({"per_day": "5 USDC", "assets": [TOKEN, BASE_SEPOLIA_USDC]}, ["a"], "per_day is 5 USDC"),
         ({"per_call": "0 TEST"}, ["a"], "per_call is 0 TEST"),
     ],
 )
@@ -246,6 +247,30 @@ async def test_a_day_later(tmp_path: Path) -> None:
     paying.file.write_bytes(msgspec.json.encode(found))
     assert (await paying.limits()).counted == ()
     assert await paying.answer(paused(task="b")) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"receivers": {"analyst.example": SHOP}}, "'analyst.example' is not the URL of an agent"),
+        ({"receivers": {"https://a.example": "0x12"}}, "'0x12' is not an address"),
+        ({"receivers": "shop"}, "'shop' is not an address"),
+        ({"per_call": "1 USDT"}, "per_call: 'USDT' is none of the assets: TEST"),
+        ({"per_day": "1 test"}, "per_day: 'test' is none of the assets: TEST"),
+    ],
+)
+def test_what_could_never_pay(tmp_path: Path, options: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(why)):
+        wallet(tmp_path, **options)
+
+
+async def test_the_ledger_stays_small(tmp_path: Path) -> None:
+    """The id of a task is the agent's: a long one would be stored with each payment."""
+    paying = wallet(tmp_path)
+    with pytest.raises(PaymentRefused, match="the id of its task is longer than 500 characters"):
+        await paying.answer(paused(task="t" * 501))
+    assert not paying.file.exists()
+    assert await paying.answer(paused(task="t" * 500)) is not None
 
 
 @pytest.mark.parametrize("limit", ["", "0.5", "USDC", "-1 USDC", "nan USDC", "x USDC", None, 1])

@@ -8,7 +8,7 @@ import { Composer } from "./composer.js";
 import { current, follow } from "./following.js";
 import { age, id, plain, shortId } from "./format.js";
 import { LogIn } from "./login.js";
-import { keepReply, keepTask, keptReplies, keptTasks } from "./kept.js";
+import { keepContext, keepReply, keepTask, keptContexts, keptReplies, keptTasks } from "./kept.js";
 import { asksPayment } from "./payments.js";
 import { Remote } from "./remote.js";
 import { go, withParameters } from "./route.js";
@@ -76,7 +76,7 @@ function Conversation({ agent: about, route, session, reload, onOnline }) {
     stopAll();
     const here = (shown.current = { context });
     setTasks([]);
-    setReplies(context ? keptReplies(context) : []);
+    setReplies(context && session.source === "agent" ? keptReplies(context) : []);
     setError("");
     if (context) load(here);
   }, [context, about.key]);
@@ -119,26 +119,43 @@ function Conversation({ agent: about, route, session, reload, onOnline }) {
       found = await keptTasks(agent, here.context); // some agents cannot list
       if (!found.length && !keptReplies(here.context).length && here === shown.current) setError(failed.message);
     }
+    if (session.source === "app") await loadReplies(here, found);
     if (here !== shown.current) return;
     setLoading(false);
     setTasks(found.sort((a, b) => (a.id < b.id ? -1 : 1)));
     for (const task of found) if (!ended(task) && !interrupted(task)) resume(task);
   }
 
+  // What was said without a task is in the log too, but in no list of tasks. A message that has no
+  // answer yet, and no task, is looked at again.
+  async function loadReplies(here, found) {
+    try {
+      const { said } = await get(`agents/${encodeURIComponent(about.key)}/conversation?context=${encodeURIComponent(here.context)}`);
+      const unknown = (each) => !each.taskId || (each.kind === "message" && !found.some((task) => task.id === each.taskId));
+      const fresh = said.filter(unknown).map((each, index) => ({ ...each, messageId: `said ${index}`, at: Date.parse(each.at) + index / 1000, loaded: true }));
+      if (here !== shown.current) return;
+      setReplies((all) => [...fresh, ...all.filter((each) => !each.loaded)]);
+      if (fresh.some((each) => each.taskId)) setTimeout(() => here === shown.current && !running.current.size && load(here), LOOK);
+    } catch (failed) {
+      if (here === shown.current) setError(failed.message);
+    }
+  }
+
   async function list() {
+    const seen = new Map();
     try {
       const found = await agent.call("ListTasks", { pageSize: 100, historyLength: 50, includeArtifacts: false });
-      const seen = new Map();
       for (const task of found.tasks || []) {
         if (!seen.has(task.contextId)) seen.set(task.contextId, { context: task.contextId, at: task.status.timestamp, text: "" });
         const first = (task.history || []).find((each) => each.role === "ROLE_USER");
         const said = beginning(first?.parts || []);
         if (said) seen.get(task.contextId).text = said;
       }
-      setContexts([...seen.values()]);
     } catch {
       // some agents cannot list
     }
+    for (const each of keptContexts(about.key)) if (!seen.has(each.context)) seen.set(each.context, each);
+    setContexts([...seen.values()].sort((a, b) => (a.at < b.at ? 1 : -1)));
   }
 
   function put(here, task) {
@@ -182,7 +199,8 @@ function Conversation({ agent: about, route, session, reload, onOnline }) {
           adopt(here, found.contextId);
         },
         onReply: (message) => {
-          if (message.contextId) keepReply(message.contextId, send, message);
+          if (message.contextId && session.source === "agent") keepReply(message.contextId, send, message);
+          if (message.contextId) keepContext(about.key, { context: message.contextId, at: new Date().toISOString(), text: beginning(send?.parts || []) });
           if (here !== shown.current) return;
           setReplies((all) => [...all.filter((each) => each.messageId !== send?.messageId), ...(send ? [send] : []), message]);
           adopt(here, message.contextId);

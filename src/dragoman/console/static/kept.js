@@ -1,5 +1,5 @@
-// What an agent's list of tasks does not say: direct replies, and the tasks of agents that cannot
-// list. It is kept in this tab, so that a reload shows it again.
+// What an agent's list of tasks does not say: conversations without a task, and in the inspector the
+// direct replies themselves, and the tasks of agents that cannot list. It is kept in this tab.
 
 const MOST = 100; // for one conversation
 
@@ -45,4 +45,13 @@ export async function keptTasks(agent, context) {
     }
   }
   return found;
+}
+
+export const keptContexts = (key) => read(`contexts ${key}`);
+
+export function keepContext(key, found) {
+  const known = keptContexts(key);
+  const first = known.find((each) => each.context === found.context);
+  const rest = known.filter((each) => each !== first);
+  write(`contexts ${key}`, [...rest, { ...found, text: first?.text || found.text }]);
 }

@@ -22,11 +22,13 @@ from dragoman.model.errors import (
     UnsupportedOperation,
 )
 from dragoman.payments import PaymentRefused, Wallet, payments
+from tests.products.payments.killed.shop import AFTER
 from tests.products.payments.local_chain import TOKEN
 from tests.products.payments.loopback_facilitator import SHOP
 
 LANES = 4
 OUTCOMES, WALLET = "outcomes", "wallet.json"
+SKILLS = ("checked", "trusting", AFTER)
 PER_CALL = "0.30 USDC"
 
 
@@ -78,7 +80,7 @@ async def lane(client: Client, names: Iterator[str], file: int) -> None:
     """Buy one thing after the other."""
     for name in names:
         chance = random.Random(name)
-        skill = "trusting" if chance.random() < 0.2 else "checked"
+        (skill,) = chance.choices(SKILLS, (5, 2, 3))
         copies = 2 if chance.random() < 0.3 else 1
         buying = [bought(client, name, skill) for _ in range(copies)]
         if chance.random() < 0.1:

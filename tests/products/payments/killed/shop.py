@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 import msgspec
 
@@ -13,7 +14,10 @@ from dragoman.payments import Chain, Facilitator, Merchant, PaymentRecord, Price
 from tests.products.payments.local_chain import NETWORK, TOKEN
 from tests.products.payments.loopback_facilitator import SHOP
 
-FACILITATOR, NODE, RECORDS, WORK = "SHOP_FACILITATOR", "SHOP_NODE", "SHOP_RECORDS", "SHOP_WORK"
+FACILITATOR, SECOND, NODE = "SHOP_FACILITATOR", "SHOP_SECOND_FACILITATOR", "SHOP_NODE"
+RECORDS, WORK = "SHOP_RECORDS", "SHOP_WORK"
+AFTER = "after"
+"""The skill that works before it is paid."""
 PRICE = Price("0.10", TOKEN, to=SHOP)
 PAUSES = (1.0, 4.0, 4.0, 6.0)
 RETRIES = 3
@@ -21,7 +25,8 @@ LOCAL = ["127.0.0.1"]
 
 
 def make() -> Agent:
-    """The agent. `checked` looks at the chain, `trusting` believes the facilitator."""
+    """The agent. `checked` looks at the chain, `trusting` believes the facilitator, and `after`
+    works first. Each has two facilitators."""
     agent = Agent("Shop", description="Sells.", retries=RETRIES)
     records, work = (
         os.open(os.environ[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -31,19 +36,17 @@ def make() -> Agent:
     async def record(found: PaymentRecord) -> None:
         os.write(records, msgspec.json.encode(found) + b"\n")
 
-    facilitator = Facilitator(os.environ[FACILITATOR], allow=LOCAL, timeout=10.0)
-    node = Chain(os.environ[NODE], allow=LOCAL)
-    checking = Merchant(
-        facilitator,
-        record=record,
-        settle_pauses=PAUSES,
-        x402_version=2,
-        chains={NETWORK: node},
+    first, second = (
+        Facilitator(os.environ[name], allow=LOCAL, timeout=10.0) for name in (FACILITATOR, SECOND)
     )
-    trusting = Merchant(facilitator, record=record, settle_pauses=PAUSES)
+    options: dict[str, Any] = {"second": second, "record": record, "settle_pauses": PAUSES}
+    chains = {NETWORK: Chain(os.environ[NODE], allow=LOCAL)}
+    checking = Merchant(first, x402_version=2, chains=chains, **options)
+    trusting = Merchant(first, **options)
+    working = Merchant(first, settle="after", chains=chains, **options)
 
     async def sell(turn: Turn) -> str:
-        os.write(work, f"{turn.task.id} {turn.attempt}\n".encode())
+        os.write(work, f"{turn.task.id} {turn.skill}\n".encode())
         await asyncio.sleep(0.05)
         if turn.text.endswith("0"):
             raise ValueError("it cannot be done")
@@ -51,6 +54,7 @@ def make() -> Agent:
 
     agent.skill(id="checked", gate=checking.price(PRICE))(sell)
     agent.skill(id="trusting", gate=trusting.price(PRICE))(sell)
+    agent.skill(id=AFTER, gate=working.price(PRICE))(sell)
 
     @agent.handler
     async def tell(turn: Turn) -> str:

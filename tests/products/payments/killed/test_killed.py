@@ -35,7 +35,7 @@ from tests.harness.scale import SCALE, SOAK, say, seeded
 from tests.harness.services import Missing, Postgres, free
 from tests.products.payments.killed import buyer, shop
 from tests.products.payments.killed.three_books import KINDS, Books
-from tests.products.payments.local_chain import NETWORK, LocalChain
+from tests.products.payments.local_chain import FACILITATOR_KEY, NETWORK, SECOND_KEY, LocalChain
 from tests.products.payments.loopback_facilitator import KEY
 from tests.products.payments.parts import offer_of, submitted
 
@@ -102,6 +102,9 @@ class Market:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.records, self.work = folder / "records", folder / "work"
+        self.facilitators: list[Program] = []
+        self.sent: list[Path] = []
+        """Where each facilitator writes down the nonces that it is to settle."""
         self.kills: Counter[str] = Counter()
         self.bought = asyncio.Event()
 
@@ -114,13 +117,17 @@ class Market:
                 postgres = stack.enter_context(Postgres(fsync=False))
             except Missing as missing:
                 pytest.skip(str(missing))
-            port = free()
-            module = "tests.products.payments.chain_facilitator"
-            self.facilitator = Program(module, str(port), self.chain.url)
-            await self.facilitator.start()
-            stack.push_async_callback(self.facilitator.kill)
-            environment = {
-                shop.FACILITATOR: f"http://127.0.0.1:{port}",
+            environment = {}
+            for name, key in ((shop.FACILITATOR, FACILITATOR_KEY), (shop.SECOND, SECOND_KEY)):
+                port, file = free(), self.folder / name
+                module = "tests.products.payments.chain_facilitator"
+                program = Program(module, str(port), self.chain.url, key, str(file))
+                await program.start()
+                stack.push_async_callback(program.kill)
+                self.facilitators.append(program)
+                self.sent.append(file)
+                environment[name] = f"http://127.0.0.1:{port}"
+            environment |= {
                 shop.NODE: self.chain.url,
                 shop.RECORDS: str(self.records),
                 shop.WORK: str(self.work),
@@ -147,7 +154,8 @@ class Market:
         targets: dict[str, Callable[[], Any]] = {
             "merchant": lambda: chance.choice(self.replicas),
             "client": lambda: self.buyer,
-            "facilitator": lambda: self.facilitator,
+            "facilitator": lambda: self.facilitators[0],
+            "second facilitator": lambda: self.facilitators[1],
         }
         names: list[str] = []
         while not await self.over(chance.uniform(*PAUSE)):
@@ -192,6 +200,7 @@ class Market:
     def books(self) -> Books:
         """What each side knows."""
         lines = self.records.read_bytes().splitlines()
+        work = [line.split() for line in self.work.read_text().splitlines()]
         with open_store(self.store) as admin:
             kinds: tuple[Any, ...] = ("settled", "owed", "unsettled", "unused")
             records = [one for kind in kinds for one in MerchantBooks(admin).records(kind)]
@@ -203,7 +212,9 @@ class Market:
             told=[msgspec.json.decode(line, type=PaymentRecord) for line in lines],
             signed=load(self.folder / buyer.WALLET).payments,
             outcomes=buyer.outcomes(self.folder),
-            work=Counter(line.split()[0] for line in self.work.read_text().splitlines()),
+            work=Counter(task for task, _ in work),
+            first={task for task, skill in work if skill == shop.AFTER},
+            sent=[file.read_text().split() for file in self.sent],
             retries=shop.RETRIES,
             per_call=300_000,
             per_day=LIMIT,
@@ -231,7 +242,7 @@ class Thief:
 
     async def _try(self, signed: Signed) -> None:
         async with Client.connect(self._market.url, extensions=[URIS["0.2"]]) as client:
-            asked = await client.send("stolen", skill=self._chance.choice(["checked", "trusting"]))
+            asked = await client.send("stolen", skill=self._chance.choice(buyer.SKILLS))
             assert asked.task is not None
             offer = read_offer(offer_of(asked))
             payload = Payload(
@@ -263,7 +274,8 @@ async def test_the_books_are_equal(tmp_path: Path) -> None:
     (tmp_path / "books").write_bytes(msgspec.json.encode(books))
     assert not (breaches := books.breaches()), breaches[:20]
     assert len(books.outcomes) == TASKS
-    assert all(market.kills[name] for name in ("merchant", "client", "facilitator"))
+    assert len(market.kills) == 4
+    assert all(books.sent) and books.first
 
 
 def tell(market: Market, thief: Thief, books: Books, seconds: float) -> None:
@@ -275,6 +287,8 @@ def tell(market: Market, thief: Thief, books: Books, seconds: float) -> None:
     copies = sum(one["copies"] - 1 for one in books.outcomes)
     say(f"{len(books.outcomes)} tasks in {seconds:.0f} s: {dict(states)}")
     say(f"killed: {dict(market.kills)}; sent twice: {copies}; stolen: {dict(thief.answers)}")
+    asked = [len(set(nonces)) for nonces in books.sent]
+    say(f"worked on first: {len(books.first)}; sent to each facilitator: {asked}")
     say(f"{len(books.signed)} signed, {len(books.transfers)} transfers, {dict(kinds)}")
     late = len(books.of("unsettled")) - len(books.unsettled)
     say(f"unsettled in the end: {len(books.unsettled)}, of these on the chain: {len(lost)}")

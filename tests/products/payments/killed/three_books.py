@@ -15,7 +15,7 @@ from tests.products.payments.local_chain import Transfer
 COMPLETED = "TASK_STATE_COMPLETED"
 UNPAID = ("TASK_STATE_FAILED", "TASK_STATE_CANCELED")
 """How a task ends for which its client may have paid, and has no receipt."""
-KINDS = ("settled", "owed", "unsettled", "unused")
+KINDS: tuple[Any, ...] = ("settled", "owed", "unsettled", "unused")
 
 
 class Books(Struct, frozen=True, kw_only=True):
@@ -35,6 +35,10 @@ class Books(Struct, frozen=True, kw_only=True):
     """The client: how its tasks have ended."""
     work: Mapping[str, int]
     """How often the handler ran for each task."""
+    first: Collection[str] = ()
+    """The tasks that are worked on before they are paid."""
+    sent: Sequence[Collection[str]] = ()
+    """The nonces that each facilitator was to settle."""
     retries: int
     per_call: int
     per_day: int
@@ -47,7 +51,10 @@ class Books(Struct, frozen=True, kw_only=True):
 
     def breaches(self) -> list[str]:
         """Each promise that is broken."""
-        parts = (self._chain(), self._merchant(), self._hook(), self._client(), self._limits())
+        parts = (
+            *(self._chain(), self._merchant(), self._facilitators(), self._hook()),
+            *(self._client(), self._limits()),
+        )
         return [breach for part in parts for breach in part]
 
     def _chain(self) -> list[str]:
@@ -74,10 +81,20 @@ class Books(Struct, frozen=True, kw_only=True):
         found += [f"{nonce}: owed and not settled" for nonce in owed.keys() - settled.keys()]
         tasks = Counter(one.task for one in settled.values())
         found += [f"{task}: settled {n} times" for task, n in tasks.items() if n > 1]
-        found += [f"{task}: worked unpaid" for task in self.work if task not in tasks]
+        found += [
+            f"{task}: worked unpaid"
+            for task in self.work
+            if task not in tasks and task not in self.first
+        ]
         return found + [
             f"{task}: worked {n} times" for task, n in self.work.items() if n > self.retries + 1
         ]
+
+    def _facilitators(self) -> list[str]:
+        often = Counter(nonce for nonces in self.sent for nonce in set(nonces))
+        found = [f"{nonce}: sent to both facilitators" for nonce, n in often.items() if n > 1]
+        strange = {one.nonce for one in self.transfers} - often.keys() if self.sent else ()
+        return found + [f"{nonce}: no facilitator has settled it" for nonce in strange]
 
     def _hook(self) -> list[str]:
         books, told = (
@@ -104,6 +121,7 @@ class Books(Struct, frozen=True, kw_only=True):
         }
         found += [f"{nonce}: only the merchant lists it" for nonce in set(self.unsettled) - lists]
         done = {task for task, state in states.items() if state == COMPLETED}
+        found += [f"{task}: done unpaid" for task in done - ours.keys()]
         gone = ours.keys() - done - {one.task for one in owed.values()}
         found += [f"{task}: neither done nor owed" for task in gone]
         names = Counter(one["name"] for one in self.outcomes)
