@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from dragoman import Settings
 from tests.harness.scale import examples
 from tests.harness.services import Missing, Nats, Postgres, Redis, Server
+from tests.harness.stores import recycle
 
 # A machine may be slow, and that is no fault of a property.
 settings.register_profile(
@@ -72,6 +73,12 @@ def pytest_collection() -> Iterator[Any]:
         gc.freeze()
         gc.enable()
         sys.setrecursionlimit(limit)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """Give the tables of the test back."""
+    recycle()
 
 
 SERVERS = {"postgres", "nats", "redis"}

@@ -27,7 +27,7 @@ from tests.harness.clients import Binding, Grpc, HttpJson, JsonRpc
 from tests.harness.older_clients import Grpc03, Http03, JsonRpc01, JsonRpc03
 from tests.harness.scale import SOAK
 from tests.harness.server import serving
-from tests.harness.stores import database
+from tests.harness.stores import postgres
 from tests.harness.trust import NOBODY
 
 
@@ -97,7 +97,7 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             if request.param == "sqlite":
                 settings = {"store": f"sqlite:///{tmp_path}/{clock.uuid7()}.db", **settings}
             if request.param == "postgres":
-                settings = {"store": f"{database()}&pool_size=3", **settings}
+                settings = {"store": postgres(tmp_path, pool_size=3), **settings}
             if "kind" in request.fixturenames and issubclass(request.getfixturevalue("kind"), Grpc):
                 settings = {"grpc_port": 0, **settings}
             bell = SilentBell() if request.param == "deaf" else None

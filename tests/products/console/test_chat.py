@@ -38,6 +38,8 @@ AT_ONCE = """() => new MutationObserver(async (_, observer) => {
 """Sends a message as soon as there is a field for it, before the page is drawn."""
 GATE = asyncio.Event()
 """Lets the tasks go on that wait."""
+BEGUN = asyncio.Event()
+"""A turn waits that will have no task."""
 
 
 def desk() -> Agent:
@@ -83,6 +85,7 @@ def parrot() -> Agent:
     @agent.handler(reply=True)
     async def handle(turn: Turn) -> AsyncIterator[Any]:
         if turn.text == "hold":
+            BEGUN.set()
             await GATE.wait()
         yield turn.reply(f"You said {turn.text}.")
 
@@ -272,7 +275,7 @@ async def test_a_direct_reply_that_comes_after_a_reload(seen: Watched, running: 
     await say(page, "one")
     await page.wait_for_selector(".bubble.theirs:has-text('You said one.')")
     await say(page, "hold")
-    await page.wait_for_selector(".bubble.mine:has-text('hold')")
+    await asyncio.wait_for(BEGUN.wait(), 20)
     await page.reload()
     await page.wait_for_selector(".bubble.mine:has-text('hold')")
     GATE.set()
