@@ -26,6 +26,8 @@ needs_browser = pytest.mark.skipif(
     not CHROMIUM, reason="there is no chromium with playwright: run `make console-test`"
 )
 
+long_form = pytest.mark.skipif(not FULL, reason="it is long: run `make console-test`")
+
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:

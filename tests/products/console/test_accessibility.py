@@ -27,7 +27,7 @@ pytestmark = [needs_browser, pytest.mark.asyncio(loop_scope="module"), pytest.ma
 
 LARGEST = 150_000
 """The most bytes of a picture in the docs."""
-SOME = ("tasks", "task", "chat")
+SOME = ("task", "chat")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -14,7 +14,7 @@ from dragoman.cli.console_command import ConsoleServer
 from tests.client.authorization_server import SECRET, Authority, presiding
 from tests.client.protected_agent import Guard, Guarded, guarded, has, http, key
 from tests.harness.server import serving
-from tests.products.console.browser import FULL, Watched, needs_browser, watched
+from tests.products.console.browser import FULL, Watched, long_form, needs_browser, watched
 from tests.products.console.test_inspector import inspector
 
 if TYPE_CHECKING:
@@ -203,6 +203,7 @@ async def test_a_device_code(chromium: Browser, authority: Authority) -> None:
             await hides_tokens(seen, authority)
 
 
+@long_form
 async def test_the_credentials_of_a_client(chromium: Browser, authority: Authority) -> None:
     async with guarded(authority.identify) as agent:
         agent.demand({"it": authority.scheme("client")}, {"it": ("talk",)})
@@ -213,6 +214,7 @@ async def test_the_credentials_of_a_client(chromium: Browser, authority: Authori
             await hides_tokens(seen, authority)
 
 
+@long_form
 async def test_an_access_token_that_somebody_has(chromium: Browser, authority: Authority) -> None:
     async with guarded(has(authorization="Bearer sesame")) as agent:
         agent.demand({"it": authority.scheme("code")})

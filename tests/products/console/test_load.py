@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from dragoman import Agent, App, Turn
 from tests.harness.scale import say
-from tests.products.console.browser import FULL, needs_browser, watched
+from tests.products.console.browser import FULL, long_form, needs_browser, watched
 from tests.products.console.parts import Running, consoled, stored
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ async def test_a_fast_stream_leaves_the_page_smooth(chromium: Browser, running: 
         await page.wait_for_selector(f".slider output:has-text('{last}')")
 
 
+@long_form
 async def test_the_heap_does_not_grow(chromium: Browser, running: Running) -> None:
     seconds = int(os.environ.get("CONSOLE_HEAP") or (600 if FULL else 4))
     async with watched(chromium) as seen:
