@@ -96,7 +96,7 @@ class Access:
         key = await request.scope["dragoman.app"].secret(KEY)
         found = read_cookie(request.headers, origin, key)
         if found is not None:
-            return found if self.allows(found.operator, request) else None
+            return found if self.allows(found, request) else None
         if not self.open or b"cookie" in request.headers:
             return None
         try:  # a program that sends its credential with each request
@@ -105,9 +105,11 @@ class Access:
             return None
         return start(Operator(caller=caller), origin) if may_see(caller) else None
 
-    def allows(self, operator: Operator, request: Request) -> bool:
-        """Whether somebody who has logged in may come with this request."""
-        if operator.local:
+    def allows(self, session: Session, request: Request) -> bool:
+        """Whether this request may have a session that was started here."""
+        if session.origin != origin_of(request) or session.ends <= time.time():
+            return False
+        if session.operator.local:
             return self.token is not None and local(request)
         return self.open
 

@@ -42,7 +42,7 @@ from dragoman.console.operator_login import PATH as FROM_SERVER
 from dragoman.console.operator_login import OperatorLogin
 from dragoman.console.remote_agent import RemoteAgent
 from dragoman.console.remote_login import PATH as CALLBACK
-from dragoman.console.session import Operator, end_cookie, set_cookie, start
+from dragoman.console.session import Operator, Session, end_cookie, set_cookie, start
 from dragoman.console.shapes import SessionView
 from dragoman.console.source import ServedAgents, Source
 from dragoman.console.store_reader import StoreReader
@@ -151,7 +151,7 @@ class Console:
         try:
             if call := _CALL.fullmatch(request.path):
                 return await self._call(request, operator, call[1], call[2] or "/", send)
-            response = await self._answer(request, operator)
+            response = await self._answer(request, found)
         except ConsoleError as error:
             response = Response({"message": str(error)}, error.status)
         await respond(request, send, response)
@@ -195,36 +195,37 @@ class Console:
         return await self._begin(request, Operator(caller=caller))
 
     async def _begin_at_server(
-        self, request: Request, given: Mapping[str, str], operator: Operator | None = None
+        self, request: Request, given: Mapping[str, str], session: Session | None = None
     ) -> tuple[str, dict[str, str]]:
         assert isinstance(self.source, ServedAgents)
         card = await self.source.card(request)
         name, client = given.get("scheme", ""), given["client"]
-        return await self._at_server.begin(request, card, name, client, operator)
+        return await self._at_server.begin(request, card, name, client, session)
 
     async def _from_server(self, request: Request) -> Response | None:
         """Answer a browser that comes from an authorization server; None for any other."""
         begun = await self._at_server.begun(request)
         if begun is None or not isinstance(self.source, ServedAgents):
             return None
-        who = begun.operator
-        if not (self.access.open if who is None else self.access.allows(who, request)):
+        session = begun.session
+        if not (self.access.open if session is None else self.access.allows(session, request)):
             return None
         try:
             card = await self.source.card(request)
             credentials = await self._at_server.finish(request, card, begun)
-            caller = await log_in(request, credentials, operator=who is None or not who.local)
-            failed = "" if caller else REFUSED if who is None else REFUSED_CALLER
+            wanted = session is None or not session.operator.local
+            caller = await log_in(request, credentials, operator=wanted)
+            failed = "" if caller else REFUSED if session is None else REFUSED_CALLER
         except ConsoleError as error:
             caller, failed = None, str(error)
         if caller is None:
-            if who is None:
+            if session is None:
                 return await self._log_in_page(request, failed)
             return pages.told(failed, 401, to=CHAT)
-        if who is None:
+        if session is None:
             started = await self._begin(request, Operator(caller=caller))
             return pages.logged_in({"set-cookie": started.headers["set-cookie"]})
-        return pages.logged_in(await self._changed(request, who, caller), CHAT)
+        return pages.logged_in(await self._changed(request, session, caller), CHAT)
 
     async def _begin(self, request: Request, operator: Operator) -> Response:
         """Start a session, and lead to an address without secrets."""
@@ -236,8 +237,8 @@ class Console:
 
     # -- with one
 
-    async def _answer(self, request: Request, operator: Operator) -> Response:
-        path = request.path
+    async def _answer(self, request: Request, found: Session) -> Response:
+        path, operator = request.path, found.operator
         if path == "/console":
             return Response(b"", 307, "text/plain", {"location": "/console/"})
         if path == "/console/" and request.method in ("GET", "HEAD"):
@@ -251,7 +252,7 @@ class Console:
                 raise Forbidden("this needs the header X-Dragoman-Console")
             return Response({}, headers={"set-cookie": end_cookie(origin_of(request))})
         if path == "/console/api/caller" and request.method == "POST":
-            return await self._become(request, operator)
+            return await self._become(request, found)
         allowed = []
         for route in self._routes():
             names = route.matches(path)
@@ -271,7 +272,7 @@ class Console:
             return (*api.ANY, *actions.ANY, *inspector.ROUTES)
         return (*api.ROUTES, *actions.ROUTES)
 
-    async def _become(self, request: Request, operator: Operator) -> Response:
+    async def _become(self, request: Request, found: Session) -> Response:
         """Log in as the caller that the chat has."""
         if not same_origin(request) or not request.header(ACTION_HEADER):
             raise Forbidden("this needs the header X-Dragoman-Console, from the same origin")
@@ -281,23 +282,24 @@ class Console:
             await self.source.log_in(request, given, schemes)
             return Response({})
         if given.get("client", "").strip() and isinstance(self.source, ServedAgents):
-            url, headers = await self._begin_at_server(request, given, operator)
+            url, headers = await self._begin_at_server(request, given, found)
             return Response({"url": url}, headers=headers)
         credentials = pages.credentials(schemes, given)
         if credentials is None:
             raise ConsoleError("the credentials are not complete")
-        caller = await log_in(request, credentials, operator=not operator.local)
+        caller = await log_in(request, credentials, operator=not found.operator.local)
         if caller is None:
             raise ConsoleError(REFUSED_CALLER, 401)
-        return Response({}, headers=await self._changed(request, operator, caller))
+        return Response({}, headers=await self._changed(request, found, caller))
 
-    async def _changed(
-        self, request: Request, operator: Operator, caller: Caller
-    ) -> dict[str, str]:
-        """The headers that give the session of an operator another caller for the chat."""
-        changed = msgspec.structs.replace(operator, caller=caller)
+    async def _changed(self, request: Request, found: Session, caller: Caller) -> dict[str, str]:
+        """The headers that give a session another caller for the chat. The session of the terminal
+        is no longer by this."""
+        changed = msgspec.structs.replace(found.operator, caller=caller)
         self.audit(changed, "caller")
         session = start(changed, origin_of(request))
+        if changed.local:
+            session = msgspec.structs.replace(session, ends=min(session.ends, found.ends))
         key = await request.scope["dragoman.app"].secret(KEY)
         return {"set-cookie": set_cookie(session, key)}
 

@@ -22,7 +22,7 @@ from msgspec import Struct
 from dragoman.client import HTTPTransport, TransportRequest
 from dragoman.console.access import KEY, Credentials, origin_of
 from dragoman.console.http import ConsoleError, Request
-from dragoman.console.session import ACT, ALL, SEE, Operator, cookie_name, opened, sealed
+from dragoman.console.session import ACT, ALL, SEE, Session, cookie_name, opened, sealed
 from dragoman.console.source import required_scopes
 
 PATH = "/console/login/code"
@@ -47,8 +47,8 @@ class Begun(Struct, frozen=True):
     state: str
     verifier: str
     ends: float
-    operator: Operator | None = None
-    """Who becomes a caller of the chat; None if an operator logs in to the console."""
+    session: Session | None = None
+    """The session that gets a caller for the chat; None if an operator logs in to the console."""
 
 
 class Endpoints(Struct, frozen=True):
@@ -73,7 +73,7 @@ class OperatorLogin:
         card: Mapping[str, Any],
         name: str,
         client: str,
-        operator: Operator | None = None,
+        session: Session | None = None,
     ) -> tuple[str, dict[str, str]]:
         """The URL to which the browser must go, and the headers to answer with. Raises
         ConsoleError."""
@@ -84,7 +84,7 @@ class OperatorLogin:
             state=secrets.token_urlsafe(24),
             verifier=secrets.token_urlsafe(48),
             ends=time.time() + AGE,
-            operator=operator,
+            session=session,
         )
         digest = hashlib.sha256(begun.verifier.encode()).digest()
         query = {
@@ -96,7 +96,7 @@ class OperatorLogin:
             "code_challenge_method": "S256",
             "resource": request.scope["dragoman.url"],
         }
-        own = () if operator is not None and operator.local else (SEE, ACT, ALL)
+        own = () if session is not None and session.operator.local else (SEE, ACT, ALL)
         if scopes := _scopes(card, name, found.scopes, own):
             query["scope"] = " ".join(scopes)
         key = await request.scope["dragoman.app"].secret(KEY)

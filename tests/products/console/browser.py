@@ -83,7 +83,7 @@ class Watched:
 async def serious(page: Any, axe: str) -> list[str]:
     """What the script axe finds in a page that is a serious hindrance for somebody."""
     await page.evaluate(axe)
-    result = await page.evaluate("axe.run()")
+    result = await page.evaluate("axe.run({resultTypes: ['violations']})")
     return [
         f"{each['id']}: {node['html'][:120]}: {node['failureSummary'][:200]}"
         for each in result["violations"]

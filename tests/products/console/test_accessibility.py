@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman import App
-from dragoman.security import ApiKey, Basic
+from dragoman.security import AllOf, ApiKey, Basic
 from tests.client.authorization_server import presiding
 from tests.client.protected_agent import guarded, has, http, key
 from tests.harness.scale import say
@@ -88,7 +88,10 @@ async def test_no_form_to_log_in_has_a_serious_finding(
                 assert await seen.page.evaluate("document.documentElement.scrollWidth") <= width
     auth: Any = [
         Basic({"ann": "sesame"}, realm="one"),
-        ApiKey(keys=["sesame"], query="k", realm="two"),
+        AllOf(
+            ApiKey(keys=["sesame"], query="k", realm="two"),
+            ApiKey(keys=["sesame"], header="X-K", name="second"),
+        ),
     ]
     async with (
         consoled(App(booking(), auth=auth), open=True, terminal=False) as running,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,7 +19,8 @@ import pytest_asyncio
 from joserfc.jwk import ECKey
 
 from dragoman import App, Caller
-from dragoman.console import Console
+from dragoman.console import Console, session
+from dragoman.console.session import LIFETIME
 from dragoman.model.types import AuthorizationCodeOAuthFlow
 from dragoman.security import AllOf, ApiKey, Basic, Bearer, Certificate, OAuth2, OpenId
 from tests.client.authorization_server import SECRET, Authority, presiding
@@ -300,8 +303,8 @@ async def test_an_authorization_server_that_is_away(running: Running) -> None:
         assert "does not answer" in refused.text
 
 
-async def test_the_query_key_of_the_chat(tmp_path: Path) -> None:
-    """The operator of the terminal becomes a caller in the page."""
+async def test_the_query_key_of_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator of the terminal becomes a caller in the page, for the same time."""
     async with (
         consoled(App(booking(), auth=SCHEMES["query"])) as running,
         running.operator() as http,
@@ -311,6 +314,11 @@ async def test_the_query_key_of_the_chat(tmp_path: Path) -> None:
         assert done.status_code == 200, done.text
         assert (await http.get("/console/api/session")).json()["caller"] == "tom"
         assert b64encode(b"window").decode() not in done.headers["set-cookie"]
+        later = time.time() + LIFETIME - 30
+        monkeypatch.setattr(session, "time", SimpleNamespace(time=lambda: later))
+        again = await http.post("/console/api/caller", content=json.dumps(given), headers=ACT)
+        assert again.status_code == 200, again.text
+        assert 0 < int(again.headers["set-cookie"].split("Max-Age=")[1].split(";")[0]) <= 30
 
 
 @asynccontextmanager

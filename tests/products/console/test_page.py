@@ -39,6 +39,12 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         yield found
 
 
+FETCHED = """() => performance.getEntriesByType('resource')
+  .filter((each) => each.name.includes('/static/'))
+  .map((each) => [each.name, each.transferSize])"""
+"""The files of the page, and the bytes that were sent for each."""
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def tab(chromium: Browser, running: Running) -> AsyncIterator[Watched]:
     """A page that has opened the address of the terminal. A new one for each test costs more."""
@@ -70,6 +76,16 @@ async def test_the_table_shows_tasks_as_they_come(seen: Watched, running: Runnin
     await page.wait_for_selector("text=Booked: Rome")
     assert page.url.endswith(f"#/task/{task['id']}")
     await page.wait_for_selector(".entry >> nth=3")
+
+
+async def test_a_reload_fetches_no_script_again(seen: Watched) -> None:
+    """The browser asks for each whether it has changed, and gets headers only."""
+    page: Any = seen.page
+    await page.reload()
+    await page.wait_for_selector("nav")
+    found = await page.evaluate(FETCHED)
+    assert len(found) > 20
+    assert [each for each in found if not 0 < each[1] < 500] == []
 
 
 async def test_one_task_is_followed(seen: Watched, running: Running) -> None:

@@ -51,7 +51,8 @@ def impatient(facilitator: LoopbackFacilitator, way: str) -> Facilitator:
 @pytest.mark.parametrize("way", WAYS)
 async def test_spoiled_answers_of_verify(facilitator: LoopbackFacilitator, way: str) -> None:
     """Nothing has happened: the task asks again, and the same payment may come again."""
-    shop = Shop(facilitator, facilitator=impatient(facilitator, way))
+    calling = impatient(facilitator, way)
+    shop = Shop(facilitator, facilitator=calling)
     facilitator.spoiler.ways["verify"] = way
     async with shop.connect() as client:
         asked = await client.send("tides")
@@ -62,6 +63,7 @@ async def test_spoiled_answers_of_verify(facilitator: LoopbackFacilitator, way: 
         assert said(result)[ERROR] == "SETTLEMENT_FAILED"
         assert (shop.worked, shop.kinds, facilitator.asked["settle"]) == ([], [], 0)
         facilitator.spoiler.ways.clear()
+        calling._timeout = 10.0
         assert (await handle.reply(submitted(payload))).ok
     assert facilitator.chain.balances[SHOP.lower()] == UNITS
     assert facilitator.spoiler.elsewhere == []

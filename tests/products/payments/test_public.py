@@ -41,7 +41,8 @@ def test_objects_show_only_public_names(tmp_path: Path) -> None:
     facilitator, signer = Facilitator("https://facilitator.example"), Signer(PAYER, refuse)
     price, merchant = Price("0.10", TOKEN, to=SHOP), Merchant(facilitator)
     limits = {"per_call": "1 TEST", "per_day": "1 TEST"}
-    wallet = Wallet(signer, file=tmp_path / "wallet.json", assets=[TOKEN], **limits)
+    file = tmp_path / "wallet.json"
+    wallet = Wallet(signer, file=file, assets=[TOKEN], **limits)
     record = PaymentRecord(kind="owed", task="", skill="", to="", network="", asset="", amount=1)
     assert shown(merchant) == {"price"}
     assert shown(merchant.price(price)) == {*GATE}
