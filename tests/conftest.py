@@ -45,7 +45,19 @@ LONGEST = (
     "unit/stores/postgres/test_postgres",
     "interop",
     "package",
-    "cli",
+    "products/orchestrator/test_killed",
+    "products/mcp/test_killed",
+    "products/payments/killed",
+    "products/payments/test_twenty_tasks",
+    "products/console",
+    "products/bridges",
+    "faults",
+    "telemetry",
+    "hosting",
+    "examples",
+    "docs",
+    "security/test_fairness",
+    "cli/",
 )
 """Where the tests are that take longest: they begin first, so that no process is left alone with
 them in the end."""

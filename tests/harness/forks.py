@@ -84,6 +84,8 @@ class Forked:
 
     async def ended(self) -> int:
         """Wait until it has ended, and return the exit status."""
+        if self.returncode is not None:
+            return self.returncode
         self._answers.setblocking(False)
         loop = asyncio.get_running_loop()
         while b"\n" not in self._rest and (piece := await loop.sock_recv(self._answers, 64)):

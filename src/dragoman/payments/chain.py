@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.payments.facilitator import NoAnswer
+from dragoman.payments.facilitator import NoAnswer, check_url
 from dragoman.payments.networks import Asset, chain_id
 from dragoman.payments.objects import Authorization, Receipt, Requirement
 from dragoman.security.address_policy import EgressRefused
@@ -34,8 +34,7 @@ class Chain:
     addresses, and what `allow` lists. A request takes at most `timeout` seconds."""
 
     def __init__(self, rpc: str, *, allow: Sequence[str] = (), timeout: float = 10.0) -> None:
-        if not rpc.startswith(("https://", "http://")):
-            raise ValueError("Chain: the URL must start with https://")
+        check_url("Chain", rpc, allow)
         if not timeout > 0:
             raise ValueError("Chain: timeout must be greater than 0")
         self._rpc, self._allow, self._timeout = rpc, tuple(allow), timeout

@@ -20,7 +20,7 @@ from dragoman.payments.objects import (
     read_receipt,
     requirement_object,
 )
-from dragoman.security.address_policy import EgressRefused
+from dragoman.security.address_policy import EgressRefused, Rule, check, parse
 from dragoman.security.egress import Egress, EgressUnreachable
 
 Headers = Mapping[str, str] | Callable[[], Awaitable[Mapping[str, str]]]
@@ -68,8 +68,7 @@ class Facilitator:
         allow: Sequence[str] = (),
         timeout: float = 20.0,
     ) -> None:
-        if not url.startswith(("https://", "http://")):
-            raise ValueError(f"Facilitator: {url[:200]!r} must start with https://")
+        check_url("Facilitator", url, allow)
         if not timeout > 0:
             raise ValueError("Facilitator: timeout must be greater than 0")
         self.url = url.rstrip("/")
@@ -139,6 +138,19 @@ class Facilitator:
         except Exception as error:
             name = type(error).__name__
             raise NoAnswer(f"the function for the facilitator's headers raised {name}") from error
+
+
+def check_url(what: str, url: str, allow: Sequence[str]) -> None:
+    """Raise ValueError if egress refuses a URL for what it is: at the first payment, it would be
+    too late."""
+    try:
+        target = parse(url)
+        if not any(Rule.parse(entry).matches(target.named, target.port) for entry in allow):
+            check(target.scheme, target.named, target.port)
+    except EgressRefused as error:
+        raise ValueError(
+            f"{what}: {error}. Give a URL such as https://host.example, or list its host in `allow`"
+        ) from None
 
 
 def proves_nothing_sent(receipt: Receipt) -> bool:

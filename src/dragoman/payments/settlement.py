@@ -66,7 +66,9 @@ class Settlement:
         or until its task has ended."""
         await self._books.open(self.record)
         found = await self._sent(signed, required, again)
-        if found.receipt is not None and not found.receipt.success:
+        refused = found.receipt is not None and not found.receipt.success
+        # if the task has ended meanwhile, maintenance has listed the payment, and goes on to look
+        if refused and await self._books.find("unsettled", self.record) is None:
             await self._books.close(self.record)
         return found
 

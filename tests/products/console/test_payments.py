@@ -13,6 +13,7 @@ import pytest_asyncio
 from dragoman import App
 from dragoman.client import PAUSE_EXTENSIONS, Client
 from dragoman.payments import Price
+from dragoman.payments.ledger_file import load
 from dragoman.payments.networks import BASE_SEPOLIA_USDC as USDC
 from tests.products.console.browser import Watched, needs_browser, watched
 from tests.products.console.parts import ACT, Running, consoled, stored
@@ -93,6 +94,13 @@ async def test_the_timeline_has_the_payment(
         result = await agent.send("tides")
     assert result.task is not None and result.ok
     page: Any = seen.page
+    fetched: list[str] = []
+
+    async def keep(response: Any) -> None:
+        if "event-stream" not in response.headers.get("content-type", ""):
+            fetched.append(await response.text())
+
+    page.on("response", keep)
     await page.goto(f"{running.url}/console/#/task/{result.task.id}")
     asked = page.locator(f"article:has-text('payment-required'):has-text('{PRICE}')")
     await asked.first.wait_for()
@@ -101,3 +109,6 @@ async def test_the_timeline_has_the_payment(
     end = "element => element.scrollTop = element.scrollHeight"
     await page.locator("[aria-label=Timeline]").evaluate(end)
     await page.wait_for_selector("article:has-text('payment-completed'):has-text('transaction 0x')")
+    (signed,) = load(paying.file).payments
+    assert signed.signature and signed.signature[2:] not in "".join(fetched)
+    assert any("payment-submitted" in text for text in fetched)

@@ -380,16 +380,16 @@ async def test_the_client_is_not_told_about_the_facilitator(
     facilitator: LoopbackFacilitator, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its name, its address and what is wrong with it are for the log."""
-    away = Facilitator("http://10.1.2.3:8402/secret", timeout=0.5)
+    away = Facilitator("http://127.0.0.1:1/secret", allow=["127.0.0.1"], timeout=5.0)
     shop = Shop(facilitator, facilitator=away)
     async with shop.connect() as client:
         result = await paid(client)
     assert said(result)[ERROR] == "SETTLEMENT_FAILED"
     shown = f"{result.text} {said(result)}"
     assert "the facilitator gave no answer" in shown
-    for secret in ("10.1.2.3", "8402", "public", "allow"):
+    for secret in ("127.0.0.1", "secret", "reached", "refused"):
         assert secret not in shown
-    assert "10.1.2.3" in caplog.text
+    assert "127.0.0.1" in caplog.text
 
 
 async def test_a_payment_that_expires_between_check_and_settlement(

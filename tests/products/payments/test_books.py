@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
+from aiohttp import web
 from msgspec.structs import replace
 
 from dragoman import App, TaskState
@@ -273,6 +274,36 @@ async def test_a_refused_payment_is_not_open(
     assert (await shop.task(task)).status.state is TaskState.INPUT_REQUIRED
     assert await open_payments(store) == 0
     assert (await kept(store)).keys() == {"offered"}
+
+
+class Ended(StoreOfGate):
+    """The store, as maintenance sees it once the task has ended."""
+
+    async def task_state(self, task: str) -> TaskState | None:
+        """See `GateStore`."""
+        return TaskState.CANCELED
+
+
+async def test_a_refusal_that_comes_after_the_end(
+    store: Store, facilitator: LoopbackFacilitator
+) -> None:
+    """A worker was stopped, and its task has ended: the payment is unsettled. Then it wakes up, and
+    is refused. Maintenance goes on to look, so that the books do not list it for ever."""
+    shop = Shop(store, facilitator, node=True)
+    gate: Any = shop.agent.skills["work"].handler.gate
+    ended = Ended(shop.store, shop.agent.key, "work", None, audits=False)
+
+    async def refuse(request: Any) -> web.Response:
+        await gate.maintain(ended)
+        assert shop.kinds == ["unsettled"]
+        return web.json_response({"success": False, "errorReason": "insufficient_funds"})
+
+    facilitator.on_settle = refuse
+    await shop.paid()
+    await shop.life()
+    facilitator.later = 3600
+    await gate.maintain(ended)
+    assert (shop.kinds, await open_payments(store)) == (["unsettled", "unused"], 0)
 
 
 async def test_one_of_several_processes_looks(

@@ -9,7 +9,6 @@ import stat
 import sys
 import threading
 import time
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
@@ -35,6 +34,7 @@ from tests.products.payments.loopback_facilitator import (
     LoopbackFacilitator,
 )
 from tests.products.payments.parts import wallet
+from tests.products.payments.paying_forks import forked
 from tests.products.payments.test_wallet import PAID, paused, payload
 
 NOW = 1_800_000_000.0
@@ -108,16 +108,15 @@ async def test_what_is_refused_changes_nothing(place: dict[str, Any]) -> None:
     assert await ledger(place).read() == before
 
 
-async def test_two_processes_at_the_limit(place: dict[str, Any]) -> None:
+async def test_two_processes_at_the_limit(place: dict[str, Any], tmp_path: Path) -> None:
     where = str(place.get("store") or place["file"])
+    files = [tmp_path / "p0", tmp_path / "p1"]
     processes = [
-        await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", paying_process.__name__, where, f"p{number}", "12"), stdout=PIPE
-        )
-        for number in range(2)
+        await forked(paying_process, where, file.name, "12", stdout=file) for file in files
     ]
-    said = await asyncio.gather(*(process.communicate() for process in processes))
-    found = [json.loads(out) for out, _ in said]
+    async with asyncio.timeout(60):
+        assert [await process.ended() for process in processes] == [0, 0]
+    found = [json.loads(file.read_bytes()) for file in files]
     # 15 payments of 0.1 are within the limit of 1.5, and both have begun before either has ended
     assert sum(map(len, found)) == 15 and all(found)
     kept = (await ledger(place).read()).payments

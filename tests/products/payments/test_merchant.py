@@ -19,7 +19,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from dragoman import Agent, App, Caller, Part, Request, TaskState, Turn
 from dragoman.client import Client
 from dragoman.model.errors import ExtensionSupportRequired
-from dragoman.payments import Merchant, Price, payment_required, payments
+from dragoman.payments import (
+    Chain,
+    Facilitator,
+    Merchant,
+    Price,
+    payment_required,
+    payments,
+)
 from dragoman.payments.extension import ERROR, RECEIPTS, REQUIRED, STATUS, URIS
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.store import Store
@@ -104,6 +111,24 @@ async def test_a_function_with_a_wrong_price(
         result = await client.send("tides")
     assert result.state is TaskState.FAILED and why in caplog.text
     assert (shop.worked, facilitator.asked) == ([], {})
+
+
+@pytest.mark.parametrize("kind", [Facilitator, Chain])
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://pay.example", "the URL is not https"),
+        ("https://user:word@pay.example", "credentials in the URL are not allowed"),
+        ("https://10.1.2.3", "the address is not public"),
+        ("pay.example", "the URL is not of the form"),
+    ],
+)
+def test_a_url_that_is_never_called(kind: Any, url: str, why: str) -> None:
+    """It is found when the program begins, and not when somebody has paid."""
+    with pytest.raises(ValueError, match=why) as error:
+        kind(url)
+    assert "list its host in `allow`" in str(error.value) and "word" not in str(error.value)
+    assert kind("http://10.1.2.3:8402", allow=["10.1.2.3"])
 
 
 # ---- the card, and the extension

@@ -412,7 +412,9 @@ async def test_a_second_facilitator(facilitator: LoopbackFacilitator) -> None:
 
 
 async def test_the_facilitator_is_away(facilitator: LoopbackFacilitator) -> None:
-    shop = Shop(facilitator, facilitator=Facilitator("https://127.0.0.1:1", timeout=1))
+    shop = Shop(
+        facilitator, facilitator=Facilitator("http://127.0.0.1:1", allow=["127.0.0.1"], timeout=5)
+    )
     async with shop.connect() as client:
         result = await client.send("tides")
         paid = submitted(await payment(offer_of(result)))
