@@ -16,7 +16,7 @@ import asyncpg
 from tests.faults.cluster.cluster import Cluster, Replica
 from tests.harness.scale import say
 
-POISE = 1.0
+POISE = 4.0
 """How long it lies in wait for an open transaction."""
 BUSY = """
 SELECT count(*) FROM pg_stat_activity
