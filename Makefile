@@ -41,8 +41,8 @@ demo: $(STAMP)
 test: $(STAMP)
 	@$(COMPILE)
 	@$(MAKE) --no-print-directory -j2 check peers
-	@# tests wait for about as long as they compute: four processes keep two cores busy
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -rs --durations=30
+	@# tests wait for longer than they compute: five processes keep two cores busy
+	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder -rs --durations=30
 
 fast: $(STAMP)
 	@$(COMPILE)
