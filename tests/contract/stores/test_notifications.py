@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from dragoman.model.events import Private
 from dragoman.stores.store import NOTIFICATION, Head
 from dragoman.testing import SilentBell
 from tests.harness.server import serving
+from tests.harness.services import free
 from tests.harness.stores import BACKENDS, accept, claim
 
 C, W = TaskState.COMPLETED, TaskState.WORKING
@@ -32,12 +32,6 @@ C, W = TaskState.COMPLETED, TaskState.WORKING
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Pair:
@@ -112,7 +106,7 @@ async def pair(
     gate = asyncio.Event()
     slow = slow_agent(gate, asks=asks)
     other = App(slow, bell=bell(), push=push, egress_allow=["127.0.0.1"], poll=0.05)
-    port = free_port()
+    port = free()
     async with asyncio.timeout(30), serving(other) as remote:
         two = Pair(BACKENDS[backend](folder), remote, port, bell=bell(), **settings)
         async with serving(two.app, port=port) as url, Client.connect(url) as client:

@@ -8,7 +8,6 @@ import os
 import random
 import re
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.faults.crash.agent import BROKEN, EFFECTS
 from tests.faults.crash.checker import Ack, Frame, Send
 from tests.faults.crash.load import Down
 from tests.harness.forked_server import ForkedServer, forked_server
+from tests.harness.services import free
 
 HERE = Path(__file__).parents[3]
 GONE = (aiohttp.ClientError, ConnectionError, TimeoutError)
@@ -50,7 +50,7 @@ class Served:
         self.lines: list[str] = []
         """What it has logged."""
         self.chance = random.Random(seed)
-        self.port = _free()
+        self.port = free()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: asyncio.subprocess.Process | ForkedServer | None = None
         self._up = asyncio.Event()
@@ -210,10 +210,3 @@ async def frames(content: aiohttp.StreamReader) -> AsyncIterator[tuple[str, Any]
 def _body(send: Send) -> Any:
     message = {"messageId": send.key, "role": "ROLE_USER", "parts": [{"text": send.text}]}
     return {"message": message, "configuration": {"returnImmediately": not send.blocking}}
-
-
-def _free() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

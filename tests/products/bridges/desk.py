@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import httpx
 
 from tests.harness.forks import COMMAND, ROOT, SERVERS, SERVES, Forked, Forks
+from tests.harness.services import free
 from tests.interop.peers import environments
 
 HERE = Path(__file__).parent
@@ -111,9 +111,7 @@ class Desk:
         self._options = options
         self._environment = environment
         self._process: Forked | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free()
         self.url = f"http://127.0.0.1:{self._port}"
 
     @property
