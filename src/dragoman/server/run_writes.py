@@ -190,7 +190,7 @@ class RunWrites:
             wire = v1_0.response(event)
             if event is not self.turn._sound:
                 _readable(wire)  # a value that cannot be read back must not get into a log
-            if not ours:
+            if not ours:  # (a method of its own would be one more call for each event)
                 self._events += 1
                 self._bytes += len(wire)
                 if self._events > self._max_events or self._bytes > self._max_output:
